@@ -1,0 +1,328 @@
+"""The Memory Decision Layer: the five stages, one after the other."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mdl_torch.calibration import UNFITTED, Calibration
+from mdl_torch.config import MDLConfig, check_norm_range, preset_config
+from mdl_torch.encoding import ValueEncoder
+from mdl_torch.errors import CheckpointError
+from mdl_torch.fusion import MetaFusion
+from mdl_torch.head import ConfidenceHead
+from mdl_torch.outputs import INVALID, Action, Decision, Status
+from mdl_torch.policy import ActionPolicy
+from mdl_torch.stage import check_tensors, compute_dtype, no_autocast
+from mdl_torch.subspace import SubspaceProjection
+
+RELEVANCE_SLACK = 0.01
+"""How far beyond [-1, 1] a relevance may lie and still be a rounded cosine (bfloat16 rounds 1 up to 1.0078)."""
+
+GRID_POINTS = 41
+"""Points along each signal of the grid that the exact range of ‖v_meta‖ is taken from."""
+
+FORMAT = 1
+"""Version of the checkpoint's layout."""
+
+FITTED = ("projection.basis", "head.norm_range", "policy.thresholds")
+"""The buffers that a preset or a calibration may set; the others follow from the configuration."""
+
+
+class Representation(NamedTuple):
+    """What becomes of the signals: v_wm ``(*, D)``, what each channel adds ``(*, 3, D)``, v_meta, g_A ``(*)``."""
+
+    relevance_vector: Tensor
+    channels: Tensor
+    meta: Tensor
+    gain: Tensor
+
+
+class MemoryDecisionLayer(nn.Module):
+    """Decides from (M, R, A) whether retrieved memories deserve trust (Algorithm 1).
+
+    v(s) → W_k v_k → v_meta = tanh(Σ) → C, α → C_final = C·(0.3 + 0.7α) → Active, Supp, Silent or Opt-Out.
+
+    It has no parameters; its buffers are float64 and stay so. Bad values cannot raise in a graph: a row with a NaN, an
+    infinity or a value out of range is Opt-Out with its status bit.
+
+    Args:
+        config: The configuration; the ``paper`` preset by default, with the exact range of ‖v_meta‖ over the cube.
+        calibration: Where range and thresholds in ``config`` came from, if they were fitted; see ``calibrated``.
+
+    Example:
+        >>> layer = MemoryDecisionLayer()
+        >>> d = layer(*torch.tensor([0.7, 0.3, 0.5], dtype=torch.float64))
+        >>> Action(d.action.item()), round(d.gated_confidence.item(), 6)
+        (<Action.ACTIVE: 0>, 0.728299)
+    """
+
+    def __init__(self, config: MDLConfig | None = None, *, calibration: Calibration | None = None) -> None:
+        super().__init__()
+        self.config = config or MDLConfig()
+        self.encoder = ValueEncoder(self.config)
+        self.projection = SubspaceProjection(self.config)
+        self.fusion = MetaFusion(self.config)
+        self.head = ConfidenceHead(self.config, norm_range=self.config.norm_range or exact_norm_range(self.config))
+        self.policy = ActionPolicy(self.config)
+        self.calibration = calibration
+
+    @classmethod
+    def from_preset(cls, name: str) -> Self:
+        """The layer of a preset, with the exact range.
+
+        Raises:
+            ValueError: No such preset; the nearest is named.
+        """
+        return cls(preset_config(name))
+
+    def calibrated(self, calibration: Calibration) -> MemoryDecisionLayer:
+        """A new layer with a fitted range and thresholds.
+
+        Raises:
+            CalibrationMismatchError: It was fitted for another configuration or basis.
+
+        Example:
+            >>> MemoryDecisionLayer().calibrated(Calibration.reference()).calibration_label.split(":")[0]
+            'reference'
+        """
+        calibration.check_layer(self.config, self.basis)
+        config = replace(self.config, norm_range=calibration.norm_range, thresholds=calibration.thresholds)
+        return type(self)(config, calibration=calibration)
+
+    def represent(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Representation:
+        """The fused representation of valid signals in [0, 1], all ``(*)`` of one dtype (Section 3.2)."""
+        inverted = 1 - risk if self.config.risk_inversion else risk
+        vectors = self.encoder(torch.stack((relevance, reliability, inverted), dim=-1))
+        relevance_vector, _, risk_vector = vectors.unbind(-2)
+        channels, gain = self.fusion.modulate(risk_vector, self.projection(vectors))
+        return Representation(relevance_vector, channels, self.fusion(channels), gain)
+
+    def forward(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Decision:
+        """Decide.
+
+        Args:
+            relevance: M, a cosine; clipped to [0, 1], since rounding makes 1.0000001 of a perfect match.
+            reliability: R in [0, 1].
+            risk: A in [0, 1].
+                All three are floating-point tensors on one device, of shapes that broadcast to one shape ``(*)``.
+
+        Raises:
+            TypeError: An argument is not a floating-point tensor.
+            ValueError: Shapes do not broadcast, or devices differ from each other or the layer's.
+        """
+        check_tensors(self.policy.thresholds, relevance=relevance, reliability=reliability, risk=risk)
+        check_broadcast(relevance=relevance, reliability=reliability, risk=risk)
+        dtype = compute_dtype(relevance, reliability, risk)
+        with no_autocast(relevance):
+            m, r, a = torch.broadcast_tensors(relevance.to(dtype), reliability.to(dtype), risk.to(dtype))
+            status = signal_status(m, r, a)
+            invalid = (status & INVALID) != 0
+            m = torch.where(invalid, 0.0, m.clamp(0.0, 1.0))
+            r = torch.where(invalid, 0.0, r)
+            a = torch.where(invalid, 1.0, a)
+            relevance_vector, _, meta, gain = self.represent(m, r, a)
+            trust = self.head(relevance_vector, meta)
+            action = self.policy(trust.gated_confidence)
+            return Decision(
+                action=torch.where(invalid, torch.full_like(action, int(Action.OPT_OUT)), action),
+                status=status,
+                relevance=m,
+                reliability=r,
+                risk=a,
+                gain=torch.where(invalid, 0.0, gain),
+                norm=torch.where(invalid, 0.0, trust.norm),
+                confidence=torch.where(invalid, 0.0, trust.confidence),
+                consistency=torch.where(invalid, 0.0, trust.consistency),
+                gated_confidence=torch.where(invalid, 0.0, trust.gated_confidence),
+            )
+
+    @property
+    def preset(self) -> str:
+        """Name of the preset this layer follows, or ``custom``; a replaced basis makes it custom."""
+        follows = self.basis == SubspaceProjection(self.config).fingerprint()
+        return self.config.preset if follows else "custom"
+
+    @property
+    def basis(self) -> str:
+        """Fingerprint of the basis Q."""
+        return self.projection.fingerprint()
+
+    @property
+    def calibration_label(self) -> str:
+        """Name and digest of the calibration; ``exact-range`` if none was fitted."""
+        return self.calibration.label if self.calibration else UNFITTED
+
+    def extra_repr(self) -> str:
+        """Preset, basis and calibration, for ``print(layer)``."""
+        return f"preset={self.preset}, basis={self.basis}, calibration={self.calibration_label}"
+
+    def save_pretrained(self, directory: str | os.PathLike[str]) -> None:
+        """Write ``config.json`` and ``model.safetensors``; never a pickle.
+
+        Example:
+            >>> import tempfile
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     MemoryDecisionLayer().save_pretrained(folder)
+            ...     MemoryDecisionLayer.from_pretrained(folder).preset
+            'paper'
+        """
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self.state_dict().items()}
+        described = {
+            "format": FORMAT,
+            "config": self.config.to_dict(),
+            "calibration": self.calibration.to_dict() if self.calibration else None,
+        }
+        described["sha256"] = _checksum(described, tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | os.PathLike[str]) -> Self:
+        """Read a layer from a folder, or from a repository of the Hugging Face hub.
+
+        Raises:
+            CheckpointError: A file is missing, malformed, of another version, or was altered since it was saved.
+        """
+        folder = _local_folder(name_or_path)
+        try:
+            described = json.loads((folder / "config.json").read_text("utf-8"))
+            tensors = load_file(folder / "model.safetensors")
+            version, checksum = described["format"], described.pop("sha256")
+            calibration = described["calibration"]
+            config = described["config"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            raise CheckpointError(f"{folder} is not a saved layer: {error!r}") from error
+        if version != FORMAT:
+            raise CheckpointError(f"{folder} has checkpoint format {version}, this version reads {FORMAT}")
+        if checksum != _checksum(described, tensors):
+            raise CheckpointError(f"{folder} was altered after it was saved: the checksum in config.json differs")
+        try:
+            layer = cls(
+                MDLConfig.from_dict(config),
+                calibration=Calibration.from_dict(calibration) if calibration else None,
+            )
+            _load_state(layer, tensors)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise CheckpointError(f"{folder} does not hold a valid layer: {error}") from error
+        return layer
+
+
+def signal_status(relevance: Tensor, reliability: Tensor, risk: Tensor) -> Tensor:
+    """``Status`` bits of three signals of one shape ``(*)``, int32.
+
+    Example:
+        >>> signal_status(torch.tensor([1.0000001, 0.5]), torch.tensor([0.5, 0.5]), torch.tensor([0.2, float("nan")]))
+        tensor([0, 1], dtype=torch.int32)
+    """
+    stacked = torch.stack((relevance, reliability, risk))
+    not_finite = ~stacked.isfinite().all(dim=0)
+    unit = stacked[1:]
+    outside = (relevance.abs() > 1 + RELEVANCE_SLACK) | ((unit < 0) | (unit > 1)).any(dim=0)
+    return not_finite.int() * int(Status.NOT_FINITE) + (outside & ~not_finite).int() * int(Status.OUT_OF_RANGE)
+
+
+def check_broadcast(**tensors: Tensor) -> None:
+    """Refuse shapes that do not broadcast together, naming all of them.
+
+    Raises:
+        ValueError: They do not.
+
+    Example:
+        >>> check_broadcast(relevance=torch.ones(2), risk=torch.ones(3))
+        Traceback (most recent call last):
+        ValueError: shapes must broadcast to one shape, got relevance (2,), risk (3,)
+    """
+    shapes = [tuple(t.shape) for t in tensors.values()]
+    for sizes in zip(*(s[::-1] + (1,) * (max(map(len, shapes)) - len(s)) for s in shapes), strict=True):
+        wide = [n for n in sizes if n != 1]
+        if any(n != wide[0] for n in wide):
+            named = ", ".join(f"{name} {tuple(t.shape)}" for name, t in tensors.items())
+            raise ValueError(f"shapes must broadcast to one shape, got {named}")
+
+
+@functools.lru_cache(maxsize=64)
+def exact_norm_range(config: MDLConfig) -> tuple[float, float]:
+    """Smallest and largest ‖v_meta‖ over a grid of the whole cube of signals, 41 points a side, in float64.
+
+    Raises:
+        ValueError: The norm hardly differs over the cube, so that no range can scale it.
+
+    Example:
+        >>> [round(n, 4) for n in exact_norm_range(MDLConfig())]
+        [1.2523, 3.2806]
+    """
+    with torch.device("cpu"):  # whatever device the layer is built on: a number is taken from it
+        encoder, projection, fusion = ValueEncoder(config), SubspaceProjection(config), MetaFusion(config)
+        axis = torch.linspace(0.0, 1.0, GRID_POINTS, dtype=torch.float64)
+    vectors = encoder(axis)
+    relevance, reliability, risk = projection(torch.stack((vectors, vectors, vectors), dim=-2)).unbind(-2)
+    gain = fusion.gain(vectors)  # over the risk axis: risk inversion only reverses the axis, the range is the same
+    z = (
+        gain[None, None, :, None] * relevance[:, None, None]
+        + reliability[None, :, None]
+        + risk[None, None, :]
+        + fusion.bias
+    )
+    norms = torch.tanh(z).norm(dim=-1)
+    try:
+        return check_norm_range(norms.min().item(), norms.max().item())
+    except ValueError as error:
+        raise ValueError(f"‖v_meta‖ hardly differs over the cube, bias or gains leave no range: {error}") from error
+
+
+def _local_folder(name_or_path: str | os.PathLike[str]) -> Path:
+    folder = Path(name_or_path)
+    if folder.is_dir():
+        return folder
+    name = os.fspath(name_or_path)
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise CheckpointError(f"no such folder: {name}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["config.json", "model.safetensors"]))
+    except Exception as error:  # whatever the hub client raises, the user's next step is the same
+        raise CheckpointError(f"no such folder, and not to be had from the hub: {name} ({error})") from error
+
+
+def _checksum(described: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for name in sorted(tensors):
+        sha.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
+        sha.update(tensors[name].reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _load_state(layer: MemoryDecisionLayer, tensors: dict[str, Tensor]) -> None:
+    """Load tensors that a preset or a calibration can produce.
+
+    Raises:
+        ValueError: Any others, whoever wrote the checksum.
+        RuntimeError: A tensor is missing, unknown or of another shape.
+    """
+    fresh = {name: buffer.clone() for name, buffer in layer.state_dict().items()}
+    layer.load_state_dict(tensors, strict=True)
+    for name, buffer in layer.state_dict().items():
+        if tensors[name].dtype != buffer.dtype:
+            raise ValueError(f"{name} must be {buffer.dtype}, got {tensors[name].dtype}")
+        if name not in FITTED and not torch.allclose(buffer, fresh[name], rtol=1e-12, atol=1e-12):
+            raise ValueError(f"{name} does not follow from the configuration")
+    q = layer.projection.basis
+    error = (q.mT @ q - torch.eye(q.shape[0], dtype=q.dtype)).abs().max().item()
+    if not error <= 1e-6:
+        raise ValueError(f"the basis is not orthogonal, QᵀQ differs from I by {error:.2g}")
+    fitted = {"norm_range": layer.head.norm_range.tolist(), "thresholds": layer.policy.thresholds.tolist()}
+    MDLConfig.from_dict({**layer.config.to_dict(), **fitted})  # raises what a configuration would

@@ -1,0 +1,430 @@
+"""What goes out: one decision with its audit trail, as an object and as a line of JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from mdl_torch.audit import Audit
+from mdl_torch.config import CHANNELS
+from mdl_torch.errors import unknown_name
+from mdl_torch.layer import MemoryDecisionLayer
+from mdl_torch.outputs import Action, Decision, Signals, Status
+from mdl_torch.retrieval import Retrieval
+from mdl_torch.signals import PAIR_BLOCK
+from mdl_torch.stance import ConflictDetector, StanceFeatures
+
+SCHEMA_VERSION = 1
+"""Of the output line; see ``data/output.schema.json``."""
+
+DECIMALS = 7
+"""Numbers in records are rounded to this: beyond it float32 has nothing to say."""
+
+MAX_CONFLICTS = 20
+"""Conflicts that a record lists; it counts all of them."""
+
+REASONS: dict[str, str] = {
+    "no_memory": "The store holds no memory, so none can be injected.",
+    "no_relevant_memory": "No memory is similar enough to the query to count as relevant.",
+    "irrelevant_store_withheld": "The equations would have injected memories of which none is relevant; the gate did not.",
+    "top_tier_without_support": "The risk is in the top tier and no memory is relevant, so the gate abstains.",
+    "too_few_to_compare": "Fewer than two memories are relevant, so reliability is the neutral 0.5.",
+    "conflicting_memories": "Relevant memories contradict each other.",
+    "zero_vector": "An embedding has length zero; its similarity counts as 0.",
+    "not_finite": "A signal or an embedding is not a finite number, so the gate abstains.",
+    "out_of_range": "A signal is out of its range, so the gate abstains.",
+    "truncated": "A text is longer than the encoder can read; the rest of it was left out.",
+    "language_unsupported": "A text is in a language that the conflict detector has no lexicon for: conflicts may go unseen.",
+    "stance_unread": "A memory came without a text: conflicts with it go unseen.",
+    "calibration_not_fitted": "No calibration was fitted: the range of the whole cube and the default thresholds apply.",
+    "encoder_unverified": "Embeddings were given: nothing shows that they are of the encoder the calibration was fitted on.",
+    "duplicate_ids": "Two memories have the same id.",
+}
+"""Every reason that a record can carry, with its meaning."""
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """One memory as the signals saw it: its id, its cosine with the query (None if not finite), whether relevant."""
+
+    id: str
+    similarity: float | None
+    relevant: bool
+
+
+@dataclass(frozen=True)
+class ConflictReading:
+    """Two memories in conflict, the rule that fired and the words that fired it."""
+
+    a: str
+    b: str
+    rule: str
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """The smallest change of one signal alone that crosses the nearest threshold, and the action there; or None."""
+
+    delta: float | None
+    to_action: str | None
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The threshold nearest to C_final: between which actions, its value, and C_final less it."""
+
+    between: tuple[str, str]
+    threshold: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """How near another action is."""
+
+    nearest: Nearest
+    change: dict[str, Change]
+
+
+@dataclass(frozen=True)
+class AuditReading:
+    """Energy per subspace (with the total), contribution per channel, and the way to the next action."""
+
+    energy: dict[str, float]
+    contributions: dict[str, float]
+    boundary: Boundary
+
+
+@dataclass(frozen=True)
+class DecisionRecord:
+    """One decision and why; every field is described in ``data/output.schema.json``.
+
+    Example:
+        >>> from mdl_torch import MemoryGate
+        >>> gate = MemoryGate.from_pretrained()
+        >>> record = gate.decide("Who was Ada?", ["Ada wrote programs.", "Ada was a programmer."], risk=0.2)
+        >>> record.action.label, record.injected
+        ('active', ('0', '1'))
+    """
+
+    id: str
+    action: Action
+    relevance: float
+    relevance_raw: float | None
+    reliability: float
+    agreement: float | None
+    conflict_rate: float | None
+    risk: float
+    risk_rule: str
+    gain: float
+    norm: float
+    confidence: float
+    consistency: float
+    gated_confidence: float
+    thresholds: tuple[float, float, float]
+    preset: str
+    basis: str
+    calibration: str
+    certificate: str
+    encoder: str | None
+    status: int
+    reasons: tuple[str, ...]
+    injected: tuple[str, ...]
+    memories: tuple[MemoryReading, ...]
+    truncated: tuple[str, ...]
+    conflicts: tuple[ConflictReading, ...]
+    conflict_count: int
+    audit: AuditReading | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as an output line, with numbers rounded to 7 decimals and never a NaN."""
+        plain = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self), "action": self.action.label}
+        return {key: _rounded(value) for key, value in plain.items()}
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any]) -> Self:
+        """The record of an output line.
+
+        Raises:
+            TypeError: ``line`` is no mapping.
+            ValueError: It is an error line, of another schema version, or lacks a field.
+        """
+        if not isinstance(line, Mapping):
+            raise TypeError(f"an output line must be an object, got {type(line).__name__}")
+        if "error" in line:
+            raise ValueError(f"line {line.get('line')} could not be decided: {line['error']}")
+        if line.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {line.get('schema_version')!r}")
+        names = [f.name for f in dataclasses.fields(cls)]
+        if missing := [name for name in names if name not in line]:
+            raise ValueError(f"the output line lacks {', '.join(missing)}")
+        values = {name: line[name] for name in names}
+        labels = {action.label: action for action in Action}
+        if values["action"] not in labels:
+            raise ValueError(unknown_name("action", values["action"], labels))
+        try:
+            return cls(
+                **{
+                    **values,
+                    "action": labels[values["action"]],
+                    **{k: tuple(values[k]) for k in ("thresholds", "reasons", "injected", "truncated")},
+                    "memories": tuple(MemoryReading(**m) for m in values["memories"]),
+                    "conflicts": tuple(
+                        ConflictReading(**{**c, "evidence": tuple(c["evidence"])}) for c in values["conflicts"]
+                    ),
+                    "audit": values["audit"] and _audit_from_dict(values["audit"]),
+                }
+            )
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"not an output line of mdl score: {error}") from error
+
+
+def error_line(line: int, error: Exception | str, id: str | None = None) -> dict[str, Any]:
+    """The output line of an input line that could not be decided.
+
+    Example:
+        >>> error_line(3, "risk must be in [0, 1], got 2", id="a")
+        {'schema_version': 1, 'id': 'a', 'line': 3, 'error': 'risk must be in [0, 1], got 2'}
+    """
+    return {"schema_version": SCHEMA_VERSION, "id": id, "line": line, "error": str(error) or type(error).__name__}
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a record says of the layer, read once: preset, basis, calibration, certificate and thresholds."""
+
+    preset: str
+    basis: str
+    calibration: str
+    certificate: str
+    thresholds: tuple[float, float, float]
+    fitted: bool
+    encoder_matters: bool
+
+    @classmethod
+    def of(cls, layer: MemoryDecisionLayer) -> Self:
+        """The provenance of a layer as it is now."""
+        return cls(
+            preset=layer.preset,
+            basis=layer.basis,
+            calibration=layer.calibration_label,
+            certificate="none",
+            thresholds=tuple(layer.policy.thresholds.tolist()),
+            fitted=layer.calibration is not None,
+            encoder_matters=layer.calibration is not None and layer.calibration.encoder is not None,
+        )
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """Conflicting pairs of a store: how many, and the first of them as (i, j, rule, evidence)."""
+
+    count: int = 0
+    listed: tuple[tuple[int, int, str, tuple[str, ...]], ...] = ()
+
+
+def conflicts_of(
+    detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor, texts: Sequence[str | None]
+) -> Conflicts:
+    """The conflicts of one store, with their evidence for the first ``MAX_CONFLICTS``.
+
+    Args:
+        detector: What found them.
+        stance: Its features, ``(K,)``.
+        relevant: Which memories count, bool ``(K,)``.
+        texts: What the memories say, None without text.
+
+    Example:
+        >>> from mdl_torch.stance import detector
+        >>> lexical, texts = detector("lexical"), ["The shop is open.", "The shop is closed."]
+        >>> conflicts_of(lexical, lexical.features(texts), torch.tensor([True, True]), texts)
+        Conflicts(count=1, listed=((0, 1, 'antonym', ('open', 'closed')),))
+    """
+    count, listed = 0, []
+    for start in range(0, len(texts), PAIR_BLOCK):
+        rows = slice(start, start + PAIR_BLOCK)
+        both = relevant[rows, None] & relevant[None, :]
+        fired = (detector.conflicts(stance[rows], stance) != 0) & both
+        pairs = fired.triu(diagonal=start + 1).nonzero()
+        count += len(pairs)
+        for i, j in pairs[: MAX_CONFLICTS - len(listed)].tolist():
+            listed.append((start + i, j, *_evidence(detector, texts[start + i], texts[j])))
+    return Conflicts(count, tuple(listed))
+
+
+def record_of(
+    retrieval: Retrieval,
+    *,
+    row: int,
+    place: int,
+    decision: Decision,
+    signals: Signals | None,
+    account: Audit | None,
+    conflicts: Conflicts,
+    risk_rule: str,
+    encoder: str | None,
+    provenance: Provenance,
+    truncated: Sequence[bool],
+    query_truncated: bool,
+    languages_supported: bool,
+) -> DecisionRecord:
+    """The record of one row of a batch.
+
+    Args:
+        retrieval: What was decided on.
+        row: Its row in the tensors.
+        place: Its place in the input, which names it if it has no id.
+        decision: Decisions ``(B,)``.
+        signals: Signals ``(B,)``; None for ready signals.
+        account: Their audit, ``(B,)``; None if it was switched off.
+        conflicts: Conflicts of this store.
+        risk_rule: Where A came from.
+        encoder: Identity of the encoder; None if nothing was encoded.
+        provenance: What the layer is.
+        truncated: Which memories were read in part.
+        query_truncated: Whether the query was.
+        languages_supported: Whether the conflict detector knows the language of every text.
+    """
+    d = {f.name: getattr(decision, f.name)[row].item() for f in dataclasses.fields(Decision)}
+    s = {n: getattr(signals, n)[row].item() for n in _MEASURED} if signals else dict.fromkeys(_MEASURED)
+    action = Action(d["action"])
+    store = () if retrieval.signals else retrieval.memories
+    ids = tuple(str(position) if memory.id is None else str(memory.id) for position, memory in enumerate(store))
+    similarity = signals.similarity[row].tolist() if signals else []
+    relevant = signals.relevant[row].tolist() if signals else []
+    facts = _Facts(
+        status=Status(d["status"]),
+        withheld=action >= Action.SILENT and d["gated_confidence"] >= provenance.thresholds[1],
+        abstained=action == Action.OPT_OUT and d["gated_confidence"] >= provenance.thresholds[2],
+        compared=signals is None or sum(relevant) >= 2,
+        conflict=conflicts.count > 0,
+        truncated=query_truncated or any(truncated),
+        languages_supported=languages_supported,
+        texts_known=all(memory.text is not None for memory in store),
+        fitted=provenance.fitted,
+        encoder_known=retrieval.signals is not None or encoder is not None or not provenance.encoder_matters,
+        unique_ids=len(set(ids)) == len(ids),
+    )
+    return DecisionRecord(
+        id=str(place + 1) if retrieval.id is None else str(retrieval.id),
+        action=action,
+        **{n: d[n] for n in ("relevance", "reliability", "risk", "gain", "norm")},
+        **{n: d[n] for n in ("confidence", "consistency", "gated_confidence", "status")},
+        relevance_raw=s["relevance_raw"] if store else None,
+        agreement=s["agreement"],
+        conflict_rate=s["conflict_rate"],
+        risk_rule=risk_rule,
+        thresholds=provenance.thresholds,
+        preset=provenance.preset,
+        basis=provenance.basis,
+        calibration=provenance.calibration,
+        certificate=provenance.certificate,
+        encoder=encoder,
+        reasons=tuple(facts.reasons()),
+        injected=ids if action <= Action.SUPP else (),
+        memories=tuple(MemoryReading(*reading) for reading in zip(ids, similarity, relevant, strict=False)),
+        truncated=tuple(name for name, cut in zip(ids, truncated, strict=False) if cut),
+        conflicts=tuple(ConflictReading(ids[i], ids[j], rule, words) for i, j, rule, words in conflicts.listed),
+        conflict_count=conflicts.count,
+        audit=_audit_reading(account, row, action, provenance.thresholds) if account else None,
+    )
+
+
+_MEASURED = ("relevance_raw", "agreement", "conflict_rate")
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the reasons of a record follow from."""
+
+    status: Status
+    withheld: bool
+    abstained: bool
+    compared: bool
+    conflict: bool
+    truncated: bool
+    languages_supported: bool
+    texts_known: bool
+    fitted: bool
+    encoder_known: bool
+    unique_ids: bool
+
+    def reasons(self) -> Iterator[str]:
+        """The keys of ``REASONS`` that hold, the weightiest first."""
+        empty = bool(self.status & Status.NO_MEMORY)
+        irrelevant = bool(self.status & Status.NO_RELEVANT_MEMORY)
+        holds = {
+            "not_finite": bool(self.status & Status.NOT_FINITE),
+            "out_of_range": bool(self.status & Status.OUT_OF_RANGE),
+            "no_memory": empty,
+            "no_relevant_memory": irrelevant and not empty,
+            "irrelevant_store_withheld": irrelevant and not empty and self.withheld,
+            "top_tier_without_support": irrelevant and self.abstained,
+            "conflicting_memories": self.conflict,
+            "too_few_to_compare": not self.compared and not irrelevant,
+            "zero_vector": bool(self.status & Status.ZERO_VECTOR),
+            "truncated": self.truncated,
+            "language_unsupported": not self.languages_supported,
+            "stance_unread": not self.texts_known,
+            "calibration_not_fitted": not self.fitted,
+            "encoder_unverified": not self.encoder_known,
+            "duplicate_ids": not self.unique_ids,
+        }
+        return (reason for reason, true in holds.items() if true)
+
+
+def _evidence(detector: ConflictDetector, a: str | None, b: str | None) -> tuple[str, tuple[str, ...]]:
+    found = detector.evidence(a or "", b or "")
+    return (found.rule, (*found.a, *found.b)) if found else ("unknown", ())
+
+
+def _audit_reading(
+    account: Audit, row: int, action: Action, thresholds: tuple[float, float, float]
+) -> AuditReading:
+    energy = account.energy[row].tolist()
+    nearest = int(account.boundary[row])
+    distance = account.distance[row].item()
+    between = (Action(nearest), Action(nearest + 1))
+    across = between[1] if distance >= 0 else between[0]
+    changes = [c if math.isfinite(c) else None for c in account.change[row].tolist()]
+    return AuditReading(
+        energy=dict(zip((*CHANNELS, "total"), (*energy, sum(energy)), strict=True)),
+        contributions=dict(zip(CHANNELS, account.contribution[row].tolist(), strict=True)),
+        boundary=Boundary(
+            Nearest((between[0].label, between[1].label), thresholds[nearest], distance),
+            {
+                channel: Change(change, None if change is None else across.label)
+                for channel, change in zip(CHANNELS, changes, strict=True)
+            },
+        ),
+    )
+
+
+def _audit_from_dict(values: Mapping[str, Any]) -> AuditReading:
+    nearest, change = values["boundary"]["nearest"], values["boundary"]["change"]
+    return AuditReading(
+        energy=dict(values["energy"]),
+        contributions=dict(values["contributions"]),
+        boundary=Boundary(
+            Nearest(tuple(nearest["between"]), nearest["threshold"], nearest["distance"]),
+            {channel: Change(**change[channel]) for channel in CHANNELS},
+        ),
+    )
+
+
+def _rounded(value: Any) -> Any:
+    """JSON-ready: floats rounded (None if not finite, no negative zero), tuples as lists."""
+    if isinstance(value, float):
+        return round(value, DECIMALS) + 0.0 if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _rounded(v) for key, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_rounded(v) for v in value]
+    return value

@@ -1,0 +1,41 @@
+"""Settings for all tests, and the fixtures that several files share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from mdl_torch.encoder import SentenceEncoder
+
+ROOT = Path(__file__).resolve().parent.parent
+
+settings.register_profile("mdl", deadline=None)  # the first call of a layer may compute its exact range
+settings.load_profile("mdl")
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def encoder() -> SentenceEncoder:
+    """The real default encoder, loaded once. Tests that count what it computes make their own."""
+    return SentenceEncoder.from_pretrained()
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """``shared_data("TruthfulQA.csv")``: a development file, or a skip that says where it was looked for."""
+
+    def find(name: str) -> Path:
+        folder = Path(os.environ.get("MDL_DATA") or ROOT.parent / "shared" / "data")
+        if not (folder / name).is_file():
+            pytest.skip(f"{name} is not in {folder} (MDL_DATA names another folder)")
+        return folder / name
+
+    return find
