@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +11,14 @@ from torch import Tensor
 from mdl_torch.layer import MemoryDecisionLayer
 from mdl_torch.subspace import projectors
 
-SEARCH_POINTS, REFINE_POINTS, REFINEMENTS = 33, 17, 5
-"""A crossing is looked for on 33 points from the signal to 0 and to 1, then narrowed five times by 16: to 3e-8."""
+SEARCH_STEPS = 128
+"""A crossing is looked for on the points of [0, 1] that are so many steps apart; two crossings within one are missed."""
+
+REFINE_STEPS, REFINEMENTS = 16, 5
+"""The step in which a crossing lies is split in 16, five times over: to 1e-8."""
+
+ROWS_AT_ONCE = 64
+"""Rows that are searched at once: about 3 MB a tensor, so that they stay in the cache."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,7 @@ def audit(layer: MemoryDecisionLayer, relevance: Tensor, reliability: Tensor, ri
 def smallest_change(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor, above: Tensor) -> Tensor:
     """Smallest signed change of one signal alone, within [0, 1], that brings C_final across a threshold.
 
-    From the point towards 0 and towards 1, the first crossing on a grid is narrowed down grid by grid, all signals and
-    both directions at once.
+    The nearest crossing on either side is found on a grid and narrowed down, for all signals at once.
 
     Args:
         layer: The controller.
@@ -79,24 +85,71 @@ def smallest_change(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor
 
     Returns:
         ``(*, 3)``; NaN for a signal that never crosses.
+
+    Example:
+        >>> point = torch.tensor([0.7, 0.3, 0.5], dtype=torch.float64)
+        >>> smallest_change(MemoryDecisionLayer(), point, torch.tensor(0.6), torch.tensor(True)).round(decimals=4)
+        tensor([-0.4078, -0.2491,  0.3063], dtype=torch.float64)
     """
-    eye = torch.eye(3, dtype=point.dtype, device=point.device)
+    columns = point.reshape(-1, 3), threshold.reshape(-1), above.reshape(-1)
+    blocks = zip(*(column.split(ROWS_AT_ONCE) for column in columns), strict=True)
+    return torch.cat([_search(layer, *block) for block in blocks]).reshape(point.shape)
+
+
+def _search(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor, above: Tensor) -> Tensor:
+    """``smallest_change`` of some rows: ``(n, 3)``, ``(n)`` and ``(n)`` to ``(n, 3)``."""
+
+    here = _channels(layer, point)
 
     def crossed(values: Tensor) -> Tensor:
-        """Whether C_final lies on the other side with signal k alone at ``values[..., k]``, ``(n, 2, *, 3)``."""
-        moved = point.unsqueeze(-2) * (1 - eye) + values.unsqueeze(-1) * eye
-        return (layer(*moved.unbind(-1)).gated_confidence >= threshold.unsqueeze(-1)) != above.unsqueeze(-1)
+        """Whether C_final lies on the other side with signal k alone at ``values[..., k]``, ``(*, n, 3)``."""
+        moved = _confidence_along(layer, here, _channels(layer, values))
+        return (moved >= threshold.unsqueeze(-1)) != above.unsqueeze(-1)
 
-    ends = torch.arange(2, dtype=point.dtype, device=point.device).reshape(2, *[1] * point.ndim).expand(2, *point.shape)
-    near, far = point.expand_as(ends), ends
-    found = torch.zeros_like(near, dtype=torch.bool)
-    for points in (SEARCH_POINTS, *[REFINE_POINTS] * REFINEMENTS):
-        steps = torch.linspace(0.0, 1.0, points, dtype=point.dtype, device=point.device)
-        values = near + steps.reshape(-1, *[1] * near.ndim) * (far - near)
-        hit = crossed(values)
-        first = hit.to(torch.int8).argmax(dim=0, keepdim=True).clamp_min(1)  # the first point, ``near``, has not crossed
-        found = found | hit.any(dim=0)
-        near, far = values.gather(0, first - 1).squeeze(0), values.gather(0, first).squeeze(0)
-    change = torch.where(found, far - point, torch.inf)
-    smallest = change.gather(0, change.abs().argmin(dim=0, keepdim=True)).squeeze(0)
-    return torch.where(smallest.isfinite(), smallest, torch.nan)
+    grid = torch.linspace(0.0, 1.0, SEARCH_STEPS + 1, dtype=point.dtype, device=point.device)[:, None, None]
+    hit, offset = crossed(grid.expand(-1, 1, 3)), grid - point
+    side = torch.tensor([1.0, -1.0], dtype=point.dtype, device=point.device)[:, None, None]  # towards 1, towards 0
+    reach = torch.stack([torch.where(hit & (x > 0), x, torch.inf).amin(dim=0) for x in (offset, -offset)])
+    found = reach.isfinite()
+    width = torch.where(found, reach, 0.0).clamp_max(1 / SEARCH_STEPS)  # from the last point not crossed, or the start
+    near = torch.where(found, reach, 0.0) - width
+    inner = torch.arange(1, REFINE_STEPS, device=point.device)[:, None, None, None]
+    for _ in range(REFINEMENTS):
+        width = width / REFINE_STEPS
+        missed = ~crossed(point + side * (near + inner * width))
+        near = near + missed.cumprod(dim=0).sum(dim=0) * width
+    reach = torch.where(found, near + width, torch.inf)
+    shortest, direction = reach.min(dim=0)
+    change = shortest * side.flatten()[direction]
+    return torch.where(change.isfinite(), change, torch.nan)
+
+
+class _Channels(NamedTuple):
+    """v_wm ``(*, D)``, g_A ``(*, 1)``, and the projected vectors before modulation, W_k v_k, ``(*, D)`` each."""
+
+    vector: Tensor
+    gain: Tensor
+    relevance: Tensor
+    reliability: Tensor
+    risk: Tensor
+
+
+def _channels(layer: MemoryDecisionLayer, signals: Tensor) -> _Channels:
+    """What each of the signals ``(*, 3)`` brings to the fusion on its own."""
+    relevance, reliability, risk = signals.unbind(-1)
+    inverted = 1 - risk if layer.config.risk_inversion else risk
+    vectors = layer.encoder(torch.stack((relevance, reliability, inverted), dim=-1))
+    gain = layer.fusion.gain(vectors[..., 2, :]).unsqueeze(-1)
+    return _Channels(vectors[..., 0, :], gain, *layer.projection(vectors).unbind(-2))
+
+
+def _confidence_along(layer: MemoryDecisionLayer, here: _Channels, moved: _Channels) -> Tensor:
+    """C_final with M, R or A alone moved, ``(*, 3)``; the channels of points and of their goals broadcast to ``(*)``."""
+    z = (
+        here.gain * moved.relevance + (here.reliability + here.risk),
+        here.gain * here.relevance + here.risk + moved.reliability,
+        moved.gain * here.relevance + (here.reliability + moved.risk),
+    )
+    vectors = torch.broadcast_tensors(moved.vector, here.vector, here.vector)
+    meta = layer.fusion(torch.stack(z, dim=-2).unsqueeze(-2))  # one channel: their sum
+    return layer.head(torch.stack(vectors, dim=-2), meta).gated_confidence  # type: ignore[no-any-return]

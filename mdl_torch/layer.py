@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mdl_torch.calibration import UNFITTED, Calibration
@@ -177,6 +175,8 @@ class MemoryDecisionLayer(nn.Module):
             ...     MemoryDecisionLayer.from_pretrained(folder).preset
             'paper'
         """
+        from safetensors.torch import save_file
+
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self.state_dict().items()}
@@ -196,6 +196,9 @@ class MemoryDecisionLayer(nn.Module):
         Raises:
             CheckpointError: A file is missing, malformed, of another version, or was altered since it was saved.
         """
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
         folder = _local_folder(name_or_path)
         try:
             described = json.loads((folder / "config.json").read_text("utf-8"))

@@ -299,7 +299,7 @@ def record_of(
     ids = tuple(str(position) if memory.id is None else str(memory.id) for position, memory in enumerate(store))
     similarity = signals.similarity[row].tolist() if signals else []
     relevant = signals.relevant[row].tolist() if signals else []
-    facts = _Facts(
+    facts = Facts(
         status=Status(d["status"]),
         withheld=action >= Action.SILENT and d["gated_confidence"] >= provenance.thresholds[1],
         abstained=action == Action.OPT_OUT and d["gated_confidence"] >= provenance.thresholds[2],
@@ -341,7 +341,7 @@ _MEASURED = ("relevance_raw", "agreement", "conflict_rate")
 
 
 @dataclass(frozen=True)
-class _Facts:
+class Facts:
     """What the reasons of a record follow from."""
 
     status: Status

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -49,11 +49,15 @@ class Memory:
         source: Where it comes from; kept for the reader, without influence.
         timestamp: When it was written; without influence on the paper's equations.
         score: The retriever's own score; without influence.
-        embedding: A ready embedding, ``(d,)``; computed from the text if None.
+        embedding: A ready embedding, ``(d,)``, from a tensor, an array or a list; computed from the text if None.
+
+    Raises:
+        TypeError: A field is of the wrong kind; the message names it.
+        ValueError: There is neither a text nor an embedding, or the embedding is not one vector.
 
     Example:
-        >>> Memory.parse("Parcels can be returned.", "memories[0]").text
-        'Parcels can be returned.'
+        >>> Memory("Parcels can be returned.", id=7, embedding=[0.6, 0.8]).embedding
+        tensor([0.6000, 0.8000])
     """
 
     text: str | None = None
@@ -62,6 +66,16 @@ class Memory:
     timestamp: str | float | None = None
     score: float | None = None
     embedding: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _check("text", self.text, str)
+        _check("id", self.id, str, Integral)
+        _check("source", self.source, str)
+        _check("timestamp", self.timestamp, str, Real)
+        _check("score", self.score, Real)
+        object.__setattr__(self, "embedding", _embedding("embedding", self.embedding))
+        if self.text is None and self.embedding is None:
+            raise ValueError("text and embedding are both missing: a memory needs one of them")
 
     @classmethod
     def parse(cls, value: object, where: str) -> Self:
@@ -73,26 +87,24 @@ class Memory:
 
         Raises:
             TypeError: ``value``, or a field of it, is of the wrong kind.
-            ValueError: A field is unknown, or there is neither a text nor an embedding.
+            ValueError: A field is unknown or invalid, or there is neither a text nor an embedding.
+
+        Example:
+            >>> Memory.parse({"txet": "Parcels can be returned."}, "memories[0]")
+            Traceback (most recent call last):
+            ValueError: unknown field of memories[0] 'txet'; did you mean 'text'? Known: embedding, id, ...
         """
         if isinstance(value, cls):
             return value
         if isinstance(value, str):
             return cls(text=value)
         if not isinstance(value, Mapping):
-            raise TypeError(f"{where} must be a text or an object, got {type(value).__name__}")
-        _known_keys(value, cls.__dataclass_fields__, where)
-        memory = cls(
-            text=_optional(value, "text", str, where),
-            id=_optional(value, "id", str | int, where),
-            source=_optional(value, "source", str, where),
-            timestamp=_optional(value, "timestamp", str | int | float, where),
-            score=_optional(value, "score", int | float, where),
-            embedding=_embedding(value.get("embedding"), f"{where}.embedding"),
-        )
-        if memory.text is None and memory.embedding is None:
-            raise ValueError(f"{where} must have a text or an embedding, got neither")
-        return memory
+            raise TypeError(f"{where} must be a text or an object, got {_kind(value)}")
+        _check_keys(f"field of {where}", value, [f.name for f in fields(cls)])
+        try:
+            return cls(**value)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}.{error}") from error
 
 
 @dataclass(frozen=True)
@@ -101,16 +113,20 @@ class Retrieval:
 
     Attributes:
         query: The query's text.
-        memories: The store, most similar first or in any order; may be empty.
+        memories: The store, most similar first or in any order; may be empty. Texts and mappings become ``Memory``.
         id: Its name in outputs.
         query_embedding: A ready embedding, ``(d,)``; computed from the query if None.
-        risk: Explicit A in [0, 1]; wins over ``category``.
+        risk: Explicit A in [0, 1]; wins over ``category``. Whether it lies there is for the gate to say.
         category: A category of the risk policy.
         signals: Ready (M, R, A); query and memories are then not looked at.
 
+    Raises:
+        TypeError: A field is of the wrong kind; the message names it.
+        ValueError: A field is invalid, or there is neither a query nor ready signals.
+
     Example:
-        >>> Retrieval.parse({"query": "Can I return it?", "memories": ["Yes, for 30 days."], "risk": 0.2}).risk
-        0.2
+        >>> Retrieval("Can I return it?", ["Yes, for 30 days."], risk=0.2).memories[0].text
+        'Yes, for 30 days.'
     """
 
     query: str | None = None
@@ -121,90 +137,104 @@ class Retrieval:
     category: str | None = None
     signals: ReadySignals | None = None
 
+    def __post_init__(self) -> None:
+        _check("query", self.query, str)
+        _check("id", self.id, str, Integral)
+        _check("category", self.category, str)
+        if isinstance(self.memories, str | bytes | Mapping) or not isinstance(self.memories, Sequence):
+            raise TypeError(f"memories must be a list, got {_kind(self.memories)}")
+        memories = tuple(Memory.parse(memory, f"memories[{i}]") for i, memory in enumerate(self.memories))
+        object.__setattr__(self, "memories", memories)
+        object.__setattr__(self, "query_embedding", _embedding("query_embedding", self.query_embedding))
+        object.__setattr__(self, "risk", None if self.risk is None else _number("risk", self.risk))
+        object.__setattr__(self, "signals", _signals(self.signals))
+        if self.signals is None and self.query is None and self.query_embedding is None:
+            raise ValueError("query is missing: a retrieval needs a query, a query_embedding or signals")
+
     @classmethod
     def parse(cls, value: object) -> Self:
         """A retrieval from a mapping in the format of ``mdl score`` (``data/input.schema.json``).
 
         Raises:
             TypeError: ``value``, or a field of it, is of the wrong kind.
-            ValueError: A field is unknown or missing, or a value out of range. Messages name the field.
+            ValueError: A field is unknown, missing or invalid. Messages name the field.
+
+        Example:
+            >>> Retrieval.parse({"query": "Can I return it?", "memories": ["Yes, for 30 days."], "risk": 0.2}).risk
+            0.2
         """
         if not isinstance(value, Mapping):
             raise TypeError(f"a retrieval must be an object, got {_kind(value)}")
-        _known_keys(value, [*cls.__dataclass_fields__, "meta"], "retrieval")
-        _optional(value, "meta", Mapping, "")
-        memories = value.get("memories")
-        if memories is not None and (isinstance(memories, str | Mapping) or not isinstance(memories, Sequence)):
-            raise TypeError(f"memories must be a list, got {_kind(memories)}")
-        retrieval = cls(
-            query=_optional(value, "query", str, ""),
-            memories=tuple(Memory.parse(m, f"memories[{i}]") for i, m in enumerate(memories or ())),
-            id=_optional(value, "id", str | int, ""),
-            query_embedding=_embedding(value.get("query_embedding"), "query_embedding"),
-            risk=_optional(value, "risk", int | float, ""),
-            category=_optional(value, "category", str, ""),
-            signals=_signals(value.get("signals")),
-        )
-        if retrieval.signals is None:
-            if retrieval.query is None and retrieval.query_embedding is None:
-                raise ValueError("a retrieval must have query, query_embedding or signals, got none of them")
-            if memories is None:
-                raise ValueError("memories is missing; an empty store is an empty list")
-        return retrieval
+        _check_keys("field of retrieval", value, [*(f.name for f in fields(cls)), "meta"])
+        _check("meta", value.get("meta"), Mapping)
+        given = {name: found for name, found in value.items() if name != "meta" and found is not None}
+        if "memories" not in given and "signals" not in given:
+            raise ValueError("memories is missing; an empty store is an empty list")
+        return cls(**given)
 
 
-def _known_keys(value: Mapping[Any, Any], known: Sequence[str] | Mapping[str, Any], where: str) -> None:
+_NAMES = {str: "a string", Integral: "an integer", Real: "a number", Mapping: "an object"}
+
+
+def _check(name: str, value: object, *kinds: type) -> None:
+    """Refuse what is neither None nor of one of these kinds; a truth value is no number.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+        raise TypeError(f"{name} must be {' or '.join(_NAMES[kind] for kind in kinds)}, got {_shown(value)}")
+
+
+def _check_keys(what: str, value: Iterable[object], known: Sequence[str]) -> None:
     for key in value:
         if key not in known:
-            raise ValueError(unknown_name(f"field of {where}", key, known))
+            raise ValueError(unknown_name(what, key, known))
 
 
 def _kind(value: object) -> str:
     return "null" if value is None else type(value).__name__
 
 
-def _optional(value: Mapping[str, Any], key: str, kind: Any, where: str) -> Any:
-    found = value.get(key)
-    name = f"{where}.{key}" if where else key
-    if found is not None and (isinstance(found, bool) or not isinstance(found, kind)):
-        expected = getattr(kind, "__name__", None) or str(kind)
-        raise TypeError(f"{name} must be {expected}, got {found!r:.60}")
-    if isinstance(found, float) and not math.isfinite(found):
-        raise ValueError(f"{name} must be finite, got {found}")
-    return found
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _embedding(value: object, where: str) -> Tensor | None:
-    """A flat float32 (or given float dtype) tensor; values are checked by the gate, on request."""
+def _number(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {_shown(value)}")
+    try:
+        return float(value)
+    except OverflowError as error:  # an integer of hundreds of digits
+        raise ValueError(f"{name} is too large, got {_shown(value)}") from error
+
+
+def _embedding(name: str, value: object) -> Tensor | None:
+    """A vector in float32 on the CPU, free of gradients; whether its values are finite is for the gate to say."""
     if value is None:
         return None
     if not isinstance(value, Tensor):
-        if isinstance(value, str | Mapping) or not hasattr(value, "__len__"):
-            raise TypeError(f"{where} must be a list of numbers, got {_kind(value)}")
+        if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__len__"):
+            raise TypeError(f"{name} must be a list of numbers, got {_kind(value)}")
         try:
-            value = torch.as_tensor(value, dtype=torch.float32)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"{where} must be a list of numbers: {error}") from error
+            value = torch.tensor(value, dtype=None if hasattr(value, "dtype") else torch.float32)  # arrays keep theirs
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise TypeError(f"{name} must be a list of numbers: {error}") from error
+    if value.is_complex():
+        raise TypeError(f"{name} must be a list of real numbers, got {value.dtype}")
     if value.ndim != 1 or not value.numel():
-        raise ValueError(f"{where} must be one vector of at least one number, got shape {tuple(value.shape)}")
-    return value.detach()
+        raise ValueError(f"{name} must be one vector of at least one number, got shape {tuple(value.shape)}")
+    return value.detach().to("cpu", torch.float32)
 
 
 def _signals(value: object) -> ReadySignals | None:
     if value is None:
         return None
-    if isinstance(value, ReadySignals):
-        return value
-    if not isinstance(value, Mapping):
+    given = value._asdict() if isinstance(value, ReadySignals) else value
+    if not isinstance(given, Mapping):
         raise TypeError(f"signals must be an object, got {_kind(value)}")
-    _known_keys(value, ReadySignals._fields, "signals")
-    missing = [name for name in ReadySignals._fields if value.get(name) is None]
-    if missing:
+    _check_keys("field of signals", given, ReadySignals._fields)
+    if missing := [name for name in ReadySignals._fields if given.get(name) is None]:
         raise ValueError(f"signals must have {', '.join(ReadySignals._fields)}; missing: {', '.join(missing)}")
-    numbers = {}
-    for name in ReadySignals._fields:
-        number = value[name]
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise TypeError(f"signals.{name} must be a number, got {number!r:.60}")
-        numbers[name] = float(number)
-    return ReadySignals(**numbers)
+    return ReadySignals(*(_number(f"signals.{name}", given[name]) for name in ReadySignals._fields))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,28 +15,29 @@ RELEVANT_ABOVE = 0.3
 """A memory is relevant when its cosine with the query is strictly greater."""
 
 PAIR_BLOCK = 64
-"""Rows of the pairwise conflict test that are in memory at once, outside of a compiled graph."""
+"""Side of the square of pairs whose conflicts are tested at once, outside of a compiled graph."""
 
 NEUTRAL_RELIABILITY = 0.5
 """R of a store with fewer than two relevant memories."""
 
 
-def similarities(query: Tensor, memories: Tensor, lengths: Tensor) -> Tensor:
+def similarities(query: Tensor, memories: Tensor, query_length: Tensor, lengths: Tensor) -> Tensor:
     """cos(e_q, e_mj), ``(*, K)``; 0 where a vector has no length.
 
     Args:
         query: e_q, ``(*, d)``.
         memories: e_m, ``(*, K, d)``.
+        query_length: ‖e_q‖, ``(*)``.
         lengths: ‖e_mj‖, ``(*, K)``.
 
     Example:
-        >>> memories = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
-        >>> similarities(torch.tensor([3.0, 0.0]), memories, memories.norm(dim=-1))
+        >>> query, memories = torch.tensor([3.0, 0.0]), torch.tensor([[2.0, 0.0], [0.0, 0.0]])
+        >>> similarities(query, memories, query.norm(dim=-1), memories.norm(dim=-1))
         tensor([1., 0.])
     """
-    product = lengths * query.norm(dim=-1, keepdim=True)
-    dots = (memories @ query.unsqueeze(-1)).squeeze(-1)
-    return torch.where(product > 0, dots / torch.where(product > 0, product, 1.0), dots * 0.0)
+    direction = query / torch.where(query_length > 0, query_length, 1.0).unsqueeze(-1)
+    dots = (memories @ direction.unsqueeze(-1)).squeeze(-1)
+    return dots / torch.where(lengths > 0, lengths, 1.0)
 
 
 def mean_agreement(memories: Tensor, lengths: Tensor, relevant: Tensor) -> Tensor:
@@ -65,8 +68,8 @@ def mean_agreement(memories: Tensor, lengths: Tensor, relevant: Tensor) -> Tenso
 def conflict_rate(detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor) -> Tensor:
     """φ, the share of unordered pairs of relevant memories whose stances conflict, float64 ``(*)``; 0 without a pair.
 
-    Large stores are walked in blocks of rows, so that the memory needed is linear in K. In a compiled or exported
-    graph the pairs are one operation.
+    Pairs are walked in square blocks, so that they need the same memory for any K; a batch of stores walks smaller
+    blocks. In a compiled or exported graph all pairs are one block.
 
     Args:
         detector: Decides whether two texts conflict.
@@ -79,17 +82,25 @@ def conflict_rate(detector: ConflictDetector, stance: StanceFeatures, relevant: 
         >>> conflict_rate(detector, stance, torch.tensor([True, True]))
         tensor(1., dtype=torch.float64)
     """
+    *lead, count = relevant.shape
+    side, starts = count, [0]
+    if not torch.compiler.is_compiling():
+        side = _side(math.prod(lead))
+        starts = list(range(0, count, side))
     n = relevant.sum(dim=-1)
-    count = relevant.shape[-1]
-    step = count if torch.compiler.is_compiling() else PAIR_BLOCK
-    ordered = torch.zeros_like(n)
-    for start in range(0, count, step):
-        stop = min(start + step, count)
-        rows = stance[(slice(None),) * (relevant.ndim - 1) + (slice(start, stop),)]
-        fired = detector.conflicts(rows, stance) != 0
-        both = relevant[..., start:stop].unsqueeze(-1) & relevant.unsqueeze(-2)
-        ordered = ordered + (fired & both).sum(dim=(-2, -1))
-    return ordered.to(torch.float64) / (n * (n - 1)).clamp_min(1)  # each unordered pair counts twice above and below
+    conflicting = torch.zeros_like(n)
+    for top, left in [(top, left) for top in starts for left in starts if top <= left]:
+        i, j = ((slice(None),) * len(lead) + (slice(start, start + side),) for start in (top, left))
+        fired = detector.conflicts(stance[i], stance[j]) != 0
+        both = relevant[i].unsqueeze(-1) & relevant[j].unsqueeze(-2)
+        later = (fired & both).triu(1 + top - left)  # j > i: each pair once, none with itself
+        conflicting = conflicting + later.sum(dim=(-2, -1))
+    return 2 * conflicting.to(torch.float64) / (n * (n - 1)).clamp_min(1)
+
+
+def _side(stores: int) -> int:
+    """Side of the blocks of pairs that a batch of stores is walked in: about as many pairs at once as one store's."""
+    return max(1, math.isqrt(PAIR_BLOCK**2 // max(1, stores)))
 
 
 class SignalExtractor(Stage):
@@ -131,34 +142,43 @@ class SignalExtractor(Stage):
             mask: Which memories are real, bool ``(*, K)``; all of them by default. What is masked may hold anything.
             stance: The detector's features of the memories, ``(*, K)``; without them φ = 0.
 
+        A row whose query or valid memories hold a NaN, an infinity or a length that overflows (above 1e19 in float32)
+        has the status ``NOT_FINITE`` and a relevance of NaN, which the controller answers with Opt-Out.
+
         Raises:
             TypeError: An argument is not a tensor of the right kind.
-            ValueError: Shapes do not fit together, or devices differ.
+            ValueError: Shapes do not fit together, or devices differ from each other or the module's.
         """
-        check_tensors(query=query, memories=memories, risk=risk)
-        mask = _checked_mask(query, memories, risk, mask)
+        check_tensors(self.relevant_above, query=query, memories=memories, risk=risk)
+        _check_store(query, memories, risk)
+        if mask is None:
+            mask = torch.ones_like(memories[..., 0], dtype=torch.bool)
+        else:
+            _check_mask(mask, memories)
+        if stance is not None:
+            _check_stance(stance, memories)
         dtype = compute_dtype(query, memories)
         with no_autocast(query):
             query = query.to(dtype)
             memories = torch.where(mask.unsqueeze(-1), memories.to(dtype), 0.0)
             risk = risk.to(compute_dtype(query, risk)).expand(query.shape[:-1])
-            lengths = memories.norm(dim=-1)
-            similarity = similarities(query, memories, lengths)
+            query_length, lengths = query.norm(dim=-1), memories.norm(dim=-1)
+            similarity = torch.where(mask, similarities(query, memories, query_length, lengths), 0.0)
             relevant = (similarity > self.relevant_above.to(dtype)) & mask
             count = relevant.sum(dim=-1)
             occupied = mask.any(dim=-1)
+            finite = query_length.isfinite() & lengths.isfinite().all(dim=-1)
             raw = torch.where(mask, similarity, -torch.inf).amax(dim=-1)
-            raw = torch.where(occupied, raw, 0.0)
+            raw = torch.where(finite, torch.where(occupied, raw, 0.0), torch.nan)
             agreement = mean_agreement(memories, lengths, relevant)
             phi = torch.zeros_like(agreement)
             if stance is not None:
                 phi = conflict_rate(self.detector, stance, relevant).to(dtype)
             reliability = (agreement * (1 - phi) ** 2).clamp(0.0, 1.0)
             reliability = torch.where(count < 2, NEUTRAL_RELIABILITY, reliability)
-            broken = ~(query.isfinite().all(dim=-1) & lengths.isfinite().all(dim=-1))
-            no_length = occupied & ((query.norm(dim=-1) == 0) | ((lengths == 0) & mask).any(dim=-1))
+            no_length = occupied & ((query_length == 0) | ((lengths == 0) & mask).any(dim=-1))
             status = (
-                broken.int() * int(Status.NOT_FINITE)
+                (~finite).int() * int(Status.NOT_FINITE)
                 + (~occupied).int() * int(Status.NO_MEMORY)
                 + (count == 0).int() * int(Status.NO_RELEVANT_MEMORY)
                 + no_length.int() * int(Status.ZERO_VECTOR)
@@ -176,26 +196,35 @@ class SignalExtractor(Stage):
             )
 
 
-def _checked_mask(query: Tensor, memories: Tensor, risk: Tensor, mask: Tensor | None) -> Tensor:
-    """The mask, after the shapes of all four were found to fit together."""
-    if query.ndim < 1 or memories.ndim != query.ndim + 1:
-        raise ValueError(
-            f"query must be (*, d) and memories (*, K, d), got {tuple(query.shape)} and {tuple(memories.shape)}"
-        )
-    if memories.shape[:-2] != query.shape[:-1] or memories.shape[-1] != query.shape[-1]:
-        raise ValueError(
-            f"memories must be (*, K, d) for query (*, d) = {tuple(query.shape)}, got {tuple(memories.shape)}"
-        )
+def _check_store(query: Tensor, memories: Tensor, risk: Tensor) -> None:
+    """Refuse shapes of query, memories and risk that do not fit together."""
+    if query.ndim < 1:
+        raise ValueError("query must be (*, d), got a scalar ()")
+    *lead, d = query.shape
+    if memories.ndim != query.ndim + 1 or memories.shape[:-2] != query.shape[:-1] or memories.shape[-1] != d:
+        expected = f"(*, K, d) with * = {tuple(lead)} and d = {d}, as query {tuple(query.shape)} has them"
+        raise ValueError(f"memories must be {expected}, got {tuple(memories.shape)}")
     if memories.shape[-2] < 1:
         raise ValueError("memories must have K >= 1, got K = 0: pad an empty store with one masked memory")
-    if risk.ndim > query.ndim - 1:
-        raise ValueError(f"risk must broadcast to {tuple(query.shape[:-1])}, got {tuple(risk.shape)}")
-    if mask is None:
-        return torch.ones_like(memories[..., 0], dtype=torch.bool)
-    if mask.dtype != torch.bool:
-        raise TypeError(f"mask must be a bool tensor, got {mask.dtype}")
+    fits = all(size in (1, whole) for size, whole in zip(risk.shape[::-1], lead[::-1], strict=False))
+    if risk.ndim > len(lead) or not fits:
+        raise ValueError(f"risk must broadcast to * = {tuple(lead)} of query, got {tuple(risk.shape)}")
+
+
+def _check_mask(mask: Tensor, memories: Tensor) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"mask must be a bool tensor, got {got}")
     if mask.shape != memories.shape[:-1]:
         raise ValueError(f"mask must be (*, K) = {tuple(memories.shape[:-1])}, got {tuple(mask.shape)}")
-    if mask.device != query.device:
-        raise ValueError(f"mask must be on the device of query ({query.device}), got {mask.device}")
-    return mask
+    if mask.device != memories.device:
+        raise ValueError(f"mask must be on the device of memories ({memories.device}), got {mask.device}")
+
+
+def _check_stance(stance: StanceFeatures, memories: Tensor) -> None:
+    if not isinstance(stance, StanceFeatures):
+        raise TypeError(f"stance must be StanceFeatures, got {type(stance).__name__}")
+    if stance.shape != memories.shape[:-1]:
+        raise ValueError(f"stance must be (*, K) = {tuple(memories.shape[:-1])}, got {tuple(stance.shape)}")
+    if stance.count.device != memories.device:
+        raise ValueError(f"stance must be on the device of memories ({memories.device}), got {stance.count.device}")

@@ -33,10 +33,12 @@ MAX_CHARACTERS = 16_384
 # The code of a word: its pole and whether it is negated. Codes are chosen so that the *sum* of two codes, which does not
 # depend on the order of the texts, names the relation of the two words (see ``_relations``).
 _PLAIN, _PLAIN_OPPOSITE, _NEGATED_OPPOSITE, _NEGATED, _AMBIGUOUS = 0, 1, 3, 4, 9
-_CODE_BITS = 5
+_FEWEST_SHARED = 2  # one word in common is no common matter, unless a text has no more than one
+_FOCUS = 32  # added to the code of a word that a negation bears on, not merely covers
+_CODE_BITS = 7
 _CODES = 1 << _CODE_BITS
-_IDS = (1 << 26) - 8
-_PAD = 16 - 2 * _CODES  # id -2, code 16: matches neither a word nor another padding
+_IDS = (1 << 24) - 8
+_PAD = _CODES // 2 - 2 * _CODES  # id -2, half a code: matches neither a word nor another padding
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class StanceFeatures:
     Attributes:
         words: content-word ids with their sign codes, int32 ``(*, W)``, padded.
         count: distinct content words, int32 ``(*)``.
+        focus: how many of them a negation bears on, int32 ``(*)``.
         polarity: 1 for a text that opens with "yes", -1 with "no", else 0, int8 ``(*)``.
         negated: whether a negation occurs at all, bool ``(*)``.
         supported: whether the text is in the lexicon's language, bool ``(*)``. An unsupported text conflicts with none.
@@ -58,6 +61,7 @@ class StanceFeatures:
 
     words: Tensor
     count: Tensor
+    focus: Tensor
     polarity: Tensor
     negated: Tensor
     supported: Tensor
@@ -87,6 +91,7 @@ class StanceFeatures:
         return StanceFeatures(
             words=torch.full((*shape, MAX_WORDS), _PAD, dtype=torch.int32, device=device),
             count=torch.zeros(shape, dtype=torch.int32, device=device),
+            focus=torch.zeros(shape, dtype=torch.int32, device=device),
             polarity=torch.zeros(shape, dtype=torch.int8, device=device),
             negated=torch.zeros(shape, dtype=torch.bool, device=device),
             supported=torch.ones(shape, dtype=torch.bool, device=device),
@@ -124,7 +129,7 @@ class Evidence:
 # ---------------------------------------------------------------------------------------------------------- lexicon
 
 _WORD_KIND, _FUNCTION, _NEGATOR, _DENIAL, _NOR, _DENY, _ASSERT, _EXCEPT, _EXCEPT_LATE, _BREAK, _COMMA, _END = range(12)
-_COORDINATOR, _SUBORDINATOR, _PARTICLE, _DEGREE = range(12, 16)
+_COORDINATOR, _SUBORDINATOR, _PARTICLE, _DEGREE, _QUANTIFIER = range(12, 17)
 _Entry = tuple[int, int]  # kind; for content: (id << 5 | pole)
 
 _TOKEN = re.compile(rf"({WORD}|[.!?;:](?=\s|$|[\"')])|[,()\u2013\u2014\n\"]|--)(?:'s\b)?")
@@ -140,8 +145,10 @@ _KINDS = {
     "exceptives_when_negated": _EXCEPT_LATE,
     "exceptives": _EXCEPT,
     "assert_clause": _ASSERT,
+    "opinion_verbs": _ASSERT,
     "deny_clause": _DENY,
     "denials": _DENIAL,
+    "quantifiers": _QUANTIFIER,
     "negators": _NEGATOR,
     "nor": _NOR,
     "neutral": _FUNCTION,
@@ -166,11 +173,11 @@ def stem(word: str) -> str:
             word = word[:-1]
         if word.endswith("ied"):
             word = word[:-3] + "y"
-        elif word.endswith("ed") and len(word) > 4 and _VOWEL.search(word[:-2]) and not word.endswith("eed"):
+        elif word.endswith("ed") and _VOWEL.search(word[:-2]) and not word.endswith("eed"):
             word = word[:-2]
         elif word.endswith("ing") and len(word) > 4 and _VOWEL.search(word[:-3]):
             word = word[:-3]
-    if len(word) > 3 and word[-1] == "e":
+    if len(word) > 2 and word[-1] == "e":
         word = word[:-1]
     if len(word) > 3 and word[-1] == word[-2]:
         word = word[:-1]
@@ -207,7 +214,7 @@ class Lexicon:
         irregular: dict[str, str] | None = None,
         stemmer: Callable[[str], str] = stem,
     ) -> None:
-        unknown = set(cues) - set(_KINDS) - {"language", "contracted", "particle_verbs", "yes", "no", "answer_followers"}
+        unknown = set(cues) - set(_KINDS) - {"language", "contracted", "adverb_ending", "particle_verbs", "yes", "no", "answer_followers"}
         for key in sorted(unknown):
             raise ValueError(unknown_name("cue list", key, [*_KINDS, "contracted", "particle_verbs", "yes", "no"]))
         self.language: str = cues["language"]
@@ -215,21 +222,22 @@ class Lexicon:
         self._stemmer = stemmer
         self.yes, self.no = frozenset(cues.get("yes", ())), frozenset(cues.get("no", ()))
         self.answer_followers = frozenset(cues.get("answer_followers", ()))
+        self.adverb_ending: str = cues.get("adverb_ending", "\0")
         self.particle_verbs = frozenset(cues.get("particle_verbs", ()))
-        self.phrases: dict[str, list[tuple[tuple[str, ...], _Entry]]] = {}
+        self.phrases: dict[str, list[tuple[tuple[str, ...], str, _Entry]]] = {}
         self.entries: dict[str, _Entry] = dict.fromkeys(_ENDS, (_END, 0)) | dict.fromkeys(_COMMAS, (_COMMA, 0))
         self.simple_negators: set[str] = set()
         self._poles: dict[str, tuple[int, int]] = {}
         self._add_antonyms(antonyms)
         for name, kind in _KINDS.items():
             for phrase in cues.get(name, ()):
-                self._add(phrase, (kind, 0))
+                self._add(phrase, (kind, int(name == "opinion_verbs")))
         for base in cues.get("contracted", ()):
             for form in (f"{base}n't", f"{base}nt", f"{base}n t"):
                 self._add(form, (_NEGATOR, 0))
         for options in self.phrases.values():
             options.sort(key=lambda option: -len(option[0]))
-        self.simple_negators = {word for word, entry in self.entries.items() if entry[0] in (_NEGATOR, _NOR)}
+        self.simple_negators = {word for word, entry in self.entries.items() if entry[0] in (_NEGATOR, _QUANTIFIER, _NOR)}
 
     @classmethod
     def from_folder(cls, folder: str | Path, language: str = "en") -> Lexicon:
@@ -248,8 +256,10 @@ class Lexicon:
         for path in (root / f"antonyms_{language}.txt", root / "antonyms_wordnet.txt"):
             if path.is_file():
                 axes += [_axis(line, path) for line in _lines(path)]
-        irregular_path = root / "irregular.txt"
-        irregular = dict(line.split() for line in _lines(irregular_path)) if irregular_path.is_file() else {}
+        irregular: dict[str, str] = {}
+        for path in (root / "irregular.txt", root / f"irregular_{language}.txt"):
+            if path.is_file():
+                irregular |= dict(line.split() for line in _lines(path))
         return cls(cues, axes, irregular)
 
     def entry(self, token: str) -> _Entry:
@@ -264,15 +274,13 @@ class Lexicon:
 
     def _add(self, phrase: str, entry: _Entry) -> None:
         first, *rest = phrase.split()
-        if rest:
+        ending = rest.pop()[1:] if rest and rest[-1].startswith("*") else ""
+        if rest or ending:
             options = self.phrases.setdefault(first, [])
-            if tuple(rest) not in [option for option, _ in options]:
-                options.append((tuple(rest), entry))
+            if all((tuple(rest), ending) != option[:2] for option in options):
+                options.append((tuple(rest), ending, entry))
         else:
-            self.entries.setdefault(first, entry) if entry[0] == _WORD_KIND else self._set(first, entry)
-
-    def _set(self, word: str, entry: _Entry) -> None:
-        self.entries[word] = entry
+            self.entries[first] = entry
 
     def _add_antonyms(self, axes: Iterable[tuple[Sequence[str], Sequence[str]]]) -> None:
         joined: set[str] = set()  # words that joined an axis as antonym of one of its words; none joins through them
@@ -351,14 +359,15 @@ class _Reading:
     tokens: list[str]
     values: list[int]
     cues: list[int]
+    focus: list[bool]
     places: list[int]
     polarity: int
     negated: bool
 
 
-def _flip(cues: list[int], start: int, cue: int) -> None:
+def _flip(cues: list[int], focus: list[bool], start: int, cue: int, whole: bool = True) -> None:
     for k in range(start, len(cues)):
-        cues[k] = -1 if cues[k] >= 0 else cue
+        cues[k], focus[k] = -1 if cues[k] >= 0 else cue, whole
 
 
 def read(text: str, lexicon: Lexicon) -> _Reading:
@@ -371,13 +380,16 @@ def read(text: str, lexicon: Lexicon) -> _Reading:
     entries, phrases = lexicon.entries, lexicon.phrases
     values: list[int] = []
     cues: list[int] = []
+    focus: list[bool] = []
     places: list[int] = []
     polarity, negated = 0, False
     cue, covered, subordinate, coordinated = -1, True, False, False
     clause = sentence_negation = 0  # first content word of the clause; of the sentence's last negation (-1: none)
     sentence_negation = -1
     opening = -1  # first content word after an exceptive that opened the sentence (-1: none)
-    sentence, degree = 0, -1
+    sentence, degree, inner = 0, -1, 0
+    last_word = False
+    pointed, wide = False, False  # whether the open negation bears on the next word; on all it covers
     i, n = 0, len(tokens)
     if n and (tokens[0] in lexicon.yes or tokens[0] in lexicon.no):
         follower = tokens[1] if n > 1 else "."
@@ -390,8 +402,9 @@ def read(text: str, lexicon: Lexicon) -> _Reading:
         entry = entries.get(token) or lexicon.entry(token)
         step = 1
         if token in phrases:
-            for rest, phrase_entry in phrases[token]:
-                if tuple(tokens[i + 1 : i + 1 + len(rest)]) == rest:
+            for rest, ending, phrase_entry in phrases[token]:
+                after = i + 1 + len(rest)
+                if tuple(tokens[i + 1 : after]) == rest and (not ending or (after < n and tokens[after].endswith(ending))):
                     entry, step = phrase_entry, 1 + len(rest)
                     break
         kind = entry[0]
@@ -402,42 +415,56 @@ def read(text: str, lexicon: Lexicon) -> _Reading:
             else:
                 kind = _FUNCTION
         elif kind == _EXCEPT_LATE:
-            kind = _EXCEPT if sentence_negation >= 0 else _WORD_KIND
-            if kind == _WORD_KIND and step == 1:
+            last = i + step == n or entries.get(tokens[i + step], (0,))[0] in (_END, _COMMA)
+            kind = _FUNCTION if last else _EXCEPT if sentence_negation >= 0 else _WORD_KIND
+            if kind == _WORD_KIND:
                 entry = (_WORD_KIND, lexicon._content(token))
+
+        elif kind in (_DENY, _ASSERT) and i + step < n and not token.endswith(lexicon.adverb_ending):
+            following = tokens[i + step]  # "an illegal drug": the drug is, not the clause
+            if step == 1 and entry[1] == 0 and (entries.get(following) or lexicon.entry(following))[0] == _WORD_KIND:
+                kind, entry = _WORD_KIND, (_WORD_KIND, lexicon._content(token))
 
         if kind == _WORD_KIND:
             values.append(entry[1])
             cues.append(cue)
+            focus.append(pointed)
+            if not wide and not token.endswith(lexicon.adverb_ending):
+                pointed = False
             places.append(i)
             covered, coordinated = True, False
         elif kind == _FUNCTION:
             pass
-        elif kind in (_NEGATOR, _DENIAL, _NOR):
-            negated = True
+        elif kind in (_NEGATOR, _QUANTIFIER, _DENIAL, _NOR):
+            negated, pointed, wide, last_word = True, True, kind != _NEGATOR, False
             if opening >= 0:
                 for k in range(opening, len(cues)):
                     cues[k] = -1
                 opening = -1
-            elif kind == _NOR or (cue >= 0 and covered and (coordinated or (kind == _NEGATOR and not subordinate))):
+            elif kind == _NOR or (cue >= 0 and covered and (coordinated or (kind != _DENIAL and not subordinate))):
                 cue, covered = i, False
+            elif cue >= 0:  # a negation within a negation undoes it: "never submit code that is not reviewed"
+                undone = len(cues) if not subordinate else inner if kind == _DENIAL else max(sentence_negation, 0)
+                for k in range(undone, len(cues)):
+                    cues[k] = -1
+                cue, covered = -1, True
             else:
-                cue, covered = (-1, True) if cue >= 0 else (i, False)
+                cue, covered = i, False
             subordinate = False
             sentence_negation = len(values) if cue >= 0 else -1
         elif kind == _DENY:
             negated = True
             if cue >= 0:
                 if covered:
-                    _flip(cues, clause, i)
+                    _flip(cues, focus, clause, i)
                 cue, sentence_negation = -1, -1
             else:
-                _flip(cues, clause, i)
-                cue, covered, sentence_negation = i, True, clause
+                _flip(cues, focus, clause, i, whole=False)
+                cue, covered, sentence_negation, pointed, wide, last_word = i, True, clause, False, False, True
         elif kind == _ASSERT:
             if cue >= 0 and not covered:
-                _flip(cues, clause, cue)
-                covered, sentence_negation = True, clause
+                _flip(cues, focus, clause, cue)
+                covered, sentence_negation, pointed, wide = True, clause, True, True
         elif kind == _EXCEPT:
             if sentence_negation >= 0:
                 for k in range(sentence_negation, len(cues)):
@@ -446,19 +473,23 @@ def read(text: str, lexicon: Lexicon) -> _Reading:
             else:
                 if len(values) == sentence:
                     opening = len(values)
-                cue, covered = (i, False) if cue < 0 else (-1, True)
+                cue, covered, pointed, wide = (i, False, True, True) if cue < 0 else (-1, True, False, False)
         elif kind == _COORDINATOR:
             coordinated = True
         elif kind == _SUBORDINATOR:
-            subordinate = True
+            subordinate, inner = True, len(values)
             if degree >= 0 and token == "to":
                 cue, covered, degree, negated = (degree, False, -1, True) if cue < 0 else (-1, True, -1, True)
+                pointed, wide = True, False
                 sentence_negation = len(values) if cue >= 0 else -1
         elif kind == _DEGREE:
             degree = i
         else:  # a clause ends
-            if cue >= 0 and not covered and kind != _COMMA and len(values) > clause:
-                _flip(cues, clause, cue)
+            if last_word and cue >= 0 and cues and cues[-1] >= 0:
+                focus[-1], last_word = True, False
+            if cue >= 0 and not covered and (kind != _COMMA or len(values) == clause):
+                if max(cues[clause:], default=-1) < 0:
+                    _flip(cues, focus, clause, cue)
                 covered = True
             if kind == _END:
                 cue, covered, opening, sentence_negation, sentence = -1, True, -1, -1, len(values)
@@ -468,20 +499,23 @@ def read(text: str, lexicon: Lexicon) -> _Reading:
             if covered:
                 clause = len(values)
         i += step
-    if cue >= 0 and not covered and len(values) > clause:
-        _flip(cues, clause, cue)
-    return _Reading(tokens, values, cues, places, polarity, negated)
+    if last_word and cue >= 0 and cues and cues[-1] >= 0:
+        focus[-1] = True
+    if cue >= 0 and not covered and max(cues[clause:], default=-1) < 0:
+        _flip(cues, focus, clause, cue)
+    return _Reading(tokens, values, cues, focus, places, polarity, negated)
 
 
 def _signed_words(reading: _Reading) -> dict[int, int]:
     """Content-word id to code, for the first ``MAX_WORDS`` distinct ones; seen with two signs, a word is ambiguous."""
     codes: dict[int, int] = {}
-    for value, cue in zip(reading.values, reading.cues, strict=True):
+    for value, cue, focus in zip(reading.values, reading.cues, reading.focus, strict=True):
         pole = value & 1
-        code = pole if cue < 0 else _NEGATED - pole
+        code = pole if cue < 0 else _NEGATED - pole + _FOCUS * focus
         known = codes.setdefault(value >> _CODE_BITS, code)
         if known != code:
-            codes[value >> _CODE_BITS] = _AMBIGUOUS
+            same = (known - code) % _FOCUS == 0
+            codes[value >> _CODE_BITS] = max(known, code) if same else _AMBIGUOUS
     if len(codes) > MAX_WORDS:
         return dict(list(codes.items())[:MAX_WORDS])
     return codes
@@ -544,19 +578,21 @@ class _WordConflictDetector(ConflictDetector):
         if isinstance(texts, str):
             raise TypeError(f"texts: expected a sequence of strings, got one string {texts[:40]!r}")
         words: list[int] = []
-        counts: list[int] = []
+        counts: list[tuple[int, int]] = []
         rest: list[tuple[int, bool, bool]] = []
         for text in texts:
             reading = read(text, self.lexicon)
             codes = _signed_words(reading)
             words += [key << _CODE_BITS | code for key, code in codes.items()]
             words += _PADDING[len(codes)]
-            counts.append(len(codes))
+            counts.append((len(codes), sum(code >= _FOCUS for code in codes.values())))
             rest.append((reading.polarity, reading.negated, True))
+        sizes = np.array(counts, dtype=np.int32).reshape(len(texts), 2)
         flags = np.array(rest, dtype=np.int8).reshape(len(texts), 3)
         return StanceFeatures(
             words=torch.from_numpy(np.array(words, dtype=np.int32).reshape(len(texts), MAX_WORDS)),
-            count=torch.from_numpy(np.array(counts, dtype=np.int32)),
+            count=torch.from_numpy(sizes[:, 0].copy()),
+            focus=torch.from_numpy(sizes[:, 1].copy()),
             polarity=torch.from_numpy(flags[:, 0].copy()),
             negated=torch.from_numpy(flags[:, 1] != 0),
             supported=torch.from_numpy(flags[:, 2] != 0),
@@ -578,7 +614,7 @@ class _WordConflictDetector(ConflictDetector):
             return Evidence(rule, (one.tokens[0],), (two.tokens[0],))
         wanted = self._fires(rule)
         codes_a, codes_b = _signed_words(one), _signed_words(two)
-        shared = [key for key in codes_a if key in codes_b and codes_a[key] + codes_b[key] in wanted]
+        shared = [key for key in codes_a if key in codes_b and (codes_a[key] + codes_b[key]) % _FOCUS in wanted]
         return Evidence(rule, _surface(one, shared), _surface(two, shared))
 
     def _fires(self, rule: str) -> frozenset[int]:
@@ -601,9 +637,9 @@ def _surface(reading: _Reading, keys: Sequence[int]) -> tuple[str, ...]:
 
 
 def _sums(a: StanceFeatures, b: StanceFeatures) -> Tensor:
-    """Sum of the codes of each shared word, int32 ``(*, Ka, Kb, W, W)``; outside [0, 32) for words that differ.
+    """Sum of the codes of each shared word, int32 ``(*, Ka, Kb, W, W)``; outside [0, 128) for words that differ.
 
-    With keys id·32 + code, subtracting b's key with its code negated leaves 32·(id_a − id_b) + code_a + code_b.
+    With keys id·128 + code, subtracting b's key with its code negated leaves 128·(id_a − id_b) + code_a + code_b.
     """
     mirrored = b.words - 2 * (b.words & (_CODES - 1))
     return a.words[..., :, None, :, None] - mirrored[..., None, :, None, :]
@@ -615,6 +651,12 @@ def _opposed(a: StanceFeatures, b: StanceFeatures) -> Tensor:
 
 def _both_supported(a: StanceFeatures, b: StanceFeatures) -> Tensor:
     return a.supported[..., :, None] & b.supported[..., None, :]
+
+
+def _share(argument: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{argument}: expected a share in [0, 1], got {value}")
+    return float(value)
 
 
 def _rule_codes(polarity: Tensor, antonym: Tensor, negation: Tensor, allowed: Tensor) -> Tensor:
@@ -653,29 +695,40 @@ class LexicalConflictDetector(_WordConflictDetector):
     name = "lexical"
 
     def __init__(
-        self, lexicon: Lexicon | None = None, shared_content: float = 0.6, shared_answer: float = 0.2
+        self,
+        lexicon: Lexicon | None = None,
+        shared_content: float = 0.4,
+        shared_of_longer: float = 0.2,
+        shared_focus: float = 0.34,
     ) -> None:
         super().__init__(lexicon)
-        for argument, value in (("shared_content", shared_content), ("shared_answer", shared_answer)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{argument}: expected a share in [0, 1], got {value}")
-        self.shared_content = shared_content
-        self.shared_answer = shared_answer
+        self.shared_content = _share("shared_content", shared_content)
+        self.shared_of_longer = _share("shared_of_longer", shared_of_longer)
+        self.shared_focus = _share("shared_focus", shared_focus)
 
     def conflicts(self, a: StanceFeatures, b: StanceFeatures) -> Tensor:
         """Rule codes of all pairs: ``(*, Ka)`` and ``(*, Kb)`` to int8 ``(*, Ka, Kb)``; 0 is no conflict."""
         sums = _sums(a, b)
         related = (sums >= 0) & (sums < _CODES)
+        relation = sums & (_FOCUS - 1)
         shared = related.sum((-2, -1), dtype=torch.int32)
         opposite = (sums == _PLAIN + _PLAIN_OPPOSITE).sum((-2, -1), dtype=torch.int32)
-        denied = (sums == _PLAIN + _NEGATED).any(-1).any(-1)
-        matched = (related & (sums >= 3) & (sums < _AMBIGUOUS) & (sums != _PLAIN + _NEGATED)).any(-1).any(-1)
+        denied = (sums == _PLAIN + _NEGATED + _FOCUS).sum((-2, -1), dtype=torch.int32)
+        matched = (related & (relation >= 3) & (relation < _AMBIGUOUS) & (relation != _PLAIN + _NEGATED)).any(-1).any(-1)
         smaller = torch.minimum(a.count[..., :, None], b.count[..., None, :])
-        same_matter = (shared > 0) & (shared >= self.shared_content * smaller)
+        larger = torch.maximum(a.count[..., :, None], b.count[..., None, :])
+        focus = a.focus[..., :, None] + b.focus[..., None, :]
+        answers = a.polarity[..., :, None] * b.polarity[..., None, :]
+        same_matter = (
+            (shared > 0)
+            & (shared >= smaller.clamp(max=_FEWEST_SHARED))
+            & (shared >= self.shared_content * smaller)
+            & (shared >= self.shared_of_longer * larger)
+        )
         return _rule_codes(
-            polarity=_opposed(a, b) & (shared >= self.shared_answer * smaller),
+            polarity=(answers < 0) & ((shared > 0) | (smaller <= _FEWEST_SHARED)),
             antonym=same_matter & (opposite % 2 == 1),
-            negation=same_matter & denied & ~matched,
+            negation=same_matter & (denied > 0) & (denied >= self.shared_focus * focus) & ~matched & (answers <= 0),
             allowed=_both_supported(a, b),
         )
 
@@ -698,7 +751,8 @@ class LiteralConflictDetector(_WordConflictDetector):
     def conflicts(self, a: StanceFeatures, b: StanceFeatures) -> Tensor:
         """Rule codes of all pairs: ``(*, Ka)`` and ``(*, Kb)`` to int8 ``(*, Ka, Kb)``; 0 is no conflict."""
         sums = _sums(a, b)
-        odd = (sums >= 0) & (sums < _AMBIGUOUS) & (sums % 2 == 1)
+        relation = sums & (_FOCUS - 1)
+        odd = (sums >= 0) & (sums < _CODES) & (relation < _AMBIGUOUS) & (relation % 2 == 1)
         some = (a.count[..., :, None] > 0) & (b.count[..., None, :] > 0)
         return _rule_codes(
             polarity=_opposed(a, b),

@@ -1,4 +1,4 @@
-"""Write tests/golden/decisions.json: the oracle's decisions on a grid of signals, for the paper's preset and every ablation."""
+"""Write tests/golden/decisions.json: the oracle on a grid of signals, as the paper and with every ablation."""
 
 from __future__ import annotations
 

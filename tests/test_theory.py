@@ -122,7 +122,7 @@ def test_assumption_1_fails_on_the_last_four_percent():
     assert (norms.max() - norms[-1]).item() == pytest.approx(0.00773, abs=1e-4)
 
 
-# --- Theorem 1: where in the cube it holds -----------------------------------------------------------------------------
+# --- Theorem 1: where in the cube it holds ---------------------------------------------------------------------------
 
 
 def test_theorem_1_holds_everywhere_for_the_principal_gains(layer, cube, z):
@@ -177,7 +177,7 @@ def test_how_much_of_the_cube_is_saturated(z):
     [(1.0, 0.0369, [0.0083, 0, 0]), (1.5, 0.5271, [0.0988, 0.0091, 0]), (2.0, 0.8615, [0.1756, 0.0150, 0.0001])],
 )
 def test_within_a_band_of_tanh(layer, cube, z, bound, share, fails):
-    """Steps with both ends in max|z| < bound: the smaller the band, the rarer the falls of ‖v_meta‖, and the smaller it is."""
+    """Of steps with both ends in max|z| < bound. A narrower band has rarer falls of ‖v_meta‖, and less of the cube."""
     inside = z.abs().amax(-1) < bound
     norm = layer.represent(*cube).meta.norm(dim=-1)
     assert inside.double().mean().item() == pytest.approx(share, abs=1e-3)

@@ -1,0 +1,369 @@
+"""The command line, ``mdl``: options in, one call of the library, its result on the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import itertools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from mdl_torch import __version__
+from mdl_torch.config import MDLConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mdl_torch.gate import MemoryGate
+    from mdl_torch.records import DecisionRecord
+    from mdl_torch.score import Item
+    from mdl_torch.verify import Verification
+
+FINE, BAD, FAILED, INTERRUPTED = 0, 1, 2, 130
+"""Exit statuses; see ``EXIT_STATUSES``."""
+
+OUTCOMES = {"verified": FINE, "differs": BAD, "not_verifiable": FAILED}
+"""The exit status of each outcome of a verification."""
+
+PLAIN_WIDTH = 120
+"""Columns of what is printed into a file or a pipe."""
+
+SHOWN_FAILURES = 20
+"""Decisions that do not come out again, of which the checks are shown; all of them are counted."""
+
+EXIT_STATUSES = """exit status:
+  0    fine
+  1    some lines were bad, or a stored decision does not come out again
+  2    could not run, or could not verify with this gate
+  130  interrupted
+With --debug, or MDL_DEBUG=1 in the environment, an error shows its traceback."""
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What decides.
+
+    Attributes:
+        encoder: Name or folder of a sentence-transformers model; all-MiniLM-L6-v2 if null.
+        layer: A preset, a folder written by save_pretrained, or a repository of the hub.
+        config: Values of the controller's configuration (Table 2), in place of a preset.
+        calibration: auto, reference, a calibration file, or null for the exact range.
+        detector: Conflict detector, lexical or literal.
+        risk_policy: YAML file of a risk policy; the one of the package if null.
+        require_relevant: Whether a store needs a relevant memory to be injected.
+        validate_args: Whether a value that is not finite or out of range is an error, rather than opt_out.
+        device: Where to compute, such as cpu or cuda.
+        long_text: What becomes of text longer than the encoder's window.
+    """
+
+    encoder: str | None = None
+    layer: str = "paper"
+    config: MDLConfig | None = None
+    calibration: str | None = "auto"
+    detector: str = "lexical"
+    risk_policy: str | None = None
+    require_relevant: bool = True
+    validate_args: bool = True
+    device: str = "cpu"
+    long_text: Literal["pool", "truncate"] = "pool"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``mdl`` and return its exit status.
+
+    Args:
+        arguments: Words of the command line; those of the process by default.
+
+    Example:
+        >>> main(["--version"])
+        Traceback (most recent call last):
+        SystemExit: 0
+    """
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a character must not end the run
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        command, options = _command(_parser().parse_args(arguments))
+    except (OSError, ValueError) as error:  # of a configuration file that is no text
+        print(f"mdl: {_in_one_line(error)}", file=sys.stderr)
+        return FAILED
+    try:
+        return COMMANDS[command].run(options)
+    except BrokenPipeError:  # whoever read our output has enough; nothing may be flushed into the pipe at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FINE
+    except KeyboardInterrupt as error:
+        return _report(command, "interrupted", error, options, INTERRUPTED)
+    except Exception as error:
+        return _report(command, _in_one_line(error), error, options, FAILED)
+
+
+def _report(command: str, message: str, error: BaseException, options: Namespace, status: int) -> int:
+    notes = getattr(error, "__notes__", [])
+    print(f"mdl {command}: {'; '.join([message, *notes])}", file=sys.stderr)
+    if options.debug or os.environ.get("MDL_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(error)
+    return status
+
+
+def _in_one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename is not None else error.strerror
+    message = " ".join(str(error).split()) or type(error).__name__
+    expected = isinstance(error, OSError | ValueError | TypeError | ImportError)
+    return message if expected else f"{type(error).__name__}: {message} (--debug shows where)"
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def _score(options: Namespace) -> int:
+    from mdl_torch.score import score
+
+    if options.json and options.output == "-":
+        raise ValueError("--json writes the summary to standard output: name a file for the decisions with -o")
+    rows: list[tuple[str, str, DecisionRecord | Exception]] = []
+
+    def keep(item: Item, outcome: DecisionRecord | Exception) -> None:
+        if len(rows) < options.rows:
+            query = "" if isinstance(item.retrieval, Exception) else item.retrieval.query or ""
+            rows.append((item.id or str(item.number), query, outcome))
+
+    summary = score(
+        options.source,
+        options.output,
+        _gate(options.gate),
+        batch_size=options.batch_size,
+        audits=options.audits,
+        progress=sys.stderr.isatty() if options.progress is None else options.progress,
+        observe=keep if options.table else None,
+    )
+    if options.json:
+        _print_json(summary.to_dict())
+    else:
+        from mdl_torch.explain import decision_table, summary_table
+
+        console = _console(to_stderr=options.output == "-")
+        if options.table:
+            console.print(decision_table(rows))
+            if summary.lines > len(rows):
+                console.print(f"{summary.lines - len(rows):,} more lines are not shown (--rows)\n", highlight=False)
+        console.print(summary_table(summary.to_dict()), highlight=False)
+    return BAD if summary.errors else FINE
+
+
+def _explain(options: Namespace) -> int:
+    if options.verify and options.id is None and options.line is None:
+        return _verify_all(options)
+    from mdl_torch.explain import card, verification_table
+    from mdl_torch.score import find_decision, find_source
+    from mdl_torch.verify import verify
+
+    number, record = find_decision(options.file, id=options.id, line=options.line)
+    source = find_source(options.source, record, number) if options.source else None
+    checked = verify(record, _gate(options.gate), source) if options.verify else None
+    if options.json:
+        plain = record.to_dict()
+        _print_json({"decision": plain, "verification": checked.to_dict()} if checked else plain)
+    else:
+        console = _console()
+        console.print(card(record, source), highlight=False)
+        if checked is not None:
+            console.print(verification_table(checked), highlight=False)
+    return OUTCOMES[checked.outcome] if checked is not None else FINE
+
+
+def _verify_all(options: Namespace) -> int:
+    """Verify every line of a file; those of ``--source`` stand on the same lines."""
+    from mdl_torch.explain import verification_table
+    from mdl_torch.score import read_decisions, read_items
+    from mdl_torch.verify import verify
+
+    gate, console = _gate(options.gate), _console()
+    counts = {**dict.fromkeys(OUTCOMES, 0), "no_decision": 0}
+    failed: list[dict[str, Any]] = []
+    sources = read_items(options.source) if options.source else itertools.repeat(None)
+    for (number, _, record), item in zip(read_decisions(options.file), sources, strict=False):
+        if isinstance(record, Exception) or (item is not None and isinstance(item.retrieval, Exception)):
+            counts["no_decision"] += 1
+            continue
+        checked = verify(record, gate, None if item is None else item.retrieval)
+        counts[checked.outcome] += 1
+        if checked.outcome != "verified" and len(failed) < SHOWN_FAILURES:
+            failed.append({"line": number, **checked.to_dict()})
+            if not options.json:
+                console.print(verification_table(checked, all_checks=False), highlight=False)
+    if options.json:
+        _print_json({**counts, "failed": failed})
+    else:
+        console.print(", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()))
+    return max((OUTCOMES[name] for name in OUTCOMES if counts[name]), default=FINE)
+
+
+def _gate(options: Namespace) -> MemoryGate:
+    from mdl_torch.encoder import DEFAULT_ENCODER
+    from mdl_torch.gate import MemoryGate
+    from mdl_torch.layer import MemoryDecisionLayer
+
+    values = vars(options).copy()
+    config = values.pop("config")
+    if config is not None:
+        if values["layer"] != "paper":
+            raise ValueError("--gate.layer and --gate.config both describe the controller: give one of them")
+        values["layer"] = MemoryDecisionLayer(MDLConfig.from_dict(vars(config)))
+    return MemoryGate.from_pretrained(values.pop("encoder") or DEFAULT_ENCODER, **values)
+
+
+def _console(*, to_stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    console = Console(stderr=to_stderr)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(stderr=to_stderr, width=PLAIN_WIDTH)
+
+
+def _print_json(value: object) -> None:
+    from mdl_torch.score import json_line
+
+    sys.stdout.buffer.write(json_line(value))
+    sys.stdout.flush()
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def _score_options(parser: ArgumentParser) -> None:
+    parser.add_argument("source", type=str, metavar="IN", help=f"{_JSONL}; the CSV of TruthfulQA if named .csv")
+    parser.add_argument("-o", "--output", type=str, default="-", metavar="OUT", help="decisions; named as IN")
+    parser.add_argument("--table", action="store_true", help="show decisions as a table")
+    parser.add_argument("--rows", type=NonNegativeInt, default=100, help="rows of the table at most")
+    parser.add_argument("--batch_size", type=PositiveInt, default=256, help="lines decided on together at most")
+    parser.add_argument("--audits", type=bool, default=True, help="whether to account for each decision")
+    parser.add_argument("--progress", type=bool | None, default=None, help="progress bar; null: on a terminal")
+    parser.add_argument("--gate", type=GateOptions, default=GateOptions())
+
+
+def _explain_options(parser: ArgumentParser) -> None:
+    parser.add_argument("file", type=str, metavar="FILE", help=f"decisions of mdl score: {_JSONL}")
+    parser.add_argument("--id", type=str | None, default=None, help="id of the decision")
+    parser.add_argument("--line", type=PositiveInt | None, default=None, help="number of its line, from 1, in place of an id")
+    parser.add_argument("--source", type=str | None, default=None, metavar="IN", help="input of that mdl score: shows the texts, and verifies from them")
+    parser.add_argument("--verify", action="store_true", help="recompute the decision; every one of the file without id and line")
+    parser.add_argument("--gate", type=GateOptions, default=GateOptions())
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it is for, what runs it, its options, an example."""
+
+    summary: str
+    run: Callable[[Namespace], int]
+    options: Callable[[ArgumentParser], None]
+    example: str
+
+
+_JSONL = "JSON lines, gzip if named .gz, - for the standard streams"
+
+COMMANDS: dict[str, Command] = {
+    "score": Command(
+        "decide on every retrieval of a file",
+        _score,
+        _score_options,
+        "mdl score retrievals.jsonl -o decisions.jsonl --table --gate.calibration reference",
+    ),
+    "explain": Command(
+        "show a decision as an audit card, and verify that it comes out again",
+        _explain,
+        _explain_options,
+        "mdl explain decisions.jsonl --id med-02 --verify --source retrievals.jsonl",
+    ),
+}
+"""Every command by its words, such as ``bench conflicts``."""
+
+
+def _parser() -> ArgumentParser:
+    """The parser of ``mdl`` with a parser for each command; commands of two words share one for the first."""
+    top = _new_parser("decides whether retrieved memories deserve trust, and shows why")
+    top.add_argument("--version", action="version", version=f"mdl_torch {__version__}")
+    commands = top.add_subcommands(dest="command")
+    groups: dict[str, Any] = {}
+    for words, command in COMMANDS.items():
+        first, _, second = words.partition(" ")
+        parser = _new_parser(command.summary, f"example:\n  {command.example}\n\n")
+        parser.add_argument("--config", action="config", help="YAML file of options; those on the command line win")
+        command.options(parser)
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+        parser.add_argument("--debug", action="store_true", help="show where an error came from")
+        if not second:
+            commands.add_subcommand(first, parser, help=command.summary)
+            continue
+        if first not in groups:
+            group = _new_parser(f"commands of mdl {first}")
+            groups[first] = group.add_subcommands(dest="command")
+            commands.add_subcommand(first, group, help=", ".join(w for w in COMMANDS if w.startswith(f"{first} ")))
+        groups[first].add_subcommand(second, parser, help=command.summary)
+    return top
+
+
+def _new_parser(description: str, examples: str = "") -> _Parser:
+    return _Parser(
+        prog="mdl",
+        description=description,
+        epilog=examples + EXIT_STATUSES,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _command(options: Namespace) -> tuple[str, Namespace]:
+    """The words of the command that was given, and its own options."""
+    words: list[str] = []
+    while "command" in options:
+        words.append(options.command)
+        options = options[options.command]
+    return " ".join(words), options
+
+
+class _HelpFormatter(DefaultHelpFormatter):
+    """Keeps the line breaks of the text at the end."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "".join(indent + line for line in text.splitlines(keepends=True))
+
+
+class _Parser(ArgumentParser):
+    """Reports a mistake in one line, with the nearest name for one that does not exist."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the mistake and exit with status 2."""
+        parser = getattr(ex, "subcommand_parser", None) or self
+        name = parser.prog.replace(" [options]", "") if parser.prog.startswith("mdl") else "mdl"
+        line = " ".join(message.split()).replace("score.source", "IN").replace("explain.file", "FILE")
+        sys.stderr.write(f"{name}: {line}{_nearest(parser, line)} ({name} --help lists all)\n")
+        self.exit(FAILED)
+        raise AssertionError  # exit does not return
+
+
+def _nearest(parser: ArgumentParser, message: str) -> str:
+    """A hint at the name that was meant, if the message is about one that does not exist."""
+    values = list(MDLConfig.__dataclass_fields__)
+    names = [action.dest for action in parser._actions] + [f"gate.config.{name}" for name in values]
+    if option := re.search(r"unrecognized arguments: --?([^\s=]+)", message):
+        got, known, dashes = option[1], names, "--"
+    elif key := re.search(r"does not accept (?:option|nested key) '([^']+)'", message):
+        got, known, dashes = key[1], names, ""
+    elif value := re.search(r"Option '([^']+)' is not accepted", message):
+        got, known, dashes = value[1], [*names, *values], ""
+    elif choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*?)\)", message):
+        got, known, dashes = choice[1], re.findall(r"[\w-]+", choice[2]), ""
+    else:
+        return ""
+    near = difflib.get_close_matches(got, known, n=1, cutoff=0.5)
+    return f"; did you mean {dashes}{near[0]}?" if near else ""

@@ -1,0 +1,60 @@
+"""Memory stores as the paper builds them: the conflicting positions on a question, and distractors (Section 5.1)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator, Sequence
+
+from mdl_torch.evaluation.questions import Question, load_truthfulqa
+from mdl_torch.retrieval import Memory, Retrieval
+
+DISTRACTORS = 2
+"""Records drawn from other questions, as irrelevant noise."""
+
+
+def stores(questions: Sequence[Question], *, seed: int = 0, answers: int | None = None) -> Iterator[Retrieval]:
+    """One retrieval a question: its correct and its incorrect answers, and two correct answers of other questions.
+
+    Distractors and order depend on the seed and the question only, so a subset of the questions that keeps the pool
+    has the same stores.
+
+    Args:
+        questions: Of one data set; also the pool that distractors come from.
+        seed: Of distractors and order.
+        answers: How many correct, and how many incorrect answers go in; all by default.
+
+    Raises:
+        ValueError: There are too few other questions to draw distractors from.
+
+    Example:
+        >>> asked = [Question(f"q{i}", f"Is {i} even?", (f"{i} is.",), (f"{i} is not.",)) for i in range(3)]
+        >>> [memory.id for memory in next(stores(asked)).memories]
+        ['incorrect-0', 'distractor-0', 'correct-0', 'distractor-1']
+    """
+    if len(questions) <= DISTRACTORS:
+        raise ValueError(f"questions must be more than {DISTRACTORS} to draw distractors from, got {len(questions)}")
+    for place, question in enumerate(questions):
+        rng = random.Random(f"{seed}:{question.id}:{question.text}")
+        others = [other if other < place else other + 1 for other in rng.sample(range(len(questions) - 1), DISTRACTORS)]
+        memories = [
+            *_named("correct", question.correct[:answers]),
+            *_named("incorrect", question.incorrect[:answers]),
+            *_named("distractor", [questions[other].correct[0] for other in others]),
+        ]
+        rng.shuffle(memories)
+        yield Retrieval(id=question.id, query=question.text, memories=tuple(memories), category=question.category)
+
+
+def truthfulqa_retrievals(path: str | os.PathLike[str], *, seed: int = 0) -> Iterator[Retrieval]:
+    """The stores of a TruthfulQA CSV, as ``mdl score`` decides on them.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no TruthfulQA CSV; the message names the line.
+    """
+    return stores(load_truthfulqa(path), seed=seed)
+
+
+def _named(kind: str, texts: Sequence[str]) -> list[Memory]:
+    return [Memory(text=text, id=f"{kind}-{number}") for number, text in enumerate(texts)]

@@ -1,0 +1,360 @@
+"""Decisions for the eye: the audit card of one, a table of many, the summary of a run, and a verification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from mdl_torch.config import CHANNELS
+from mdl_torch.outputs import Action
+from mdl_torch.records import REASONS, DecisionRecord
+from mdl_torch.risk import tier
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+    from mdl_torch.retrieval import Retrieval
+    from mdl_torch.verify import Verification
+
+IN_WORDS: dict[Action, str] = {
+    Action.ACTIVE: "ACTIVE: the memories go into the prompt.",
+    Action.SUPP: "SUPP: the memories go into the prompt as background only.",
+    Action.SILENT: "SILENT: the memories are left out; the model answers from what it knows.",
+    Action.OPT_OUT: "OPT-OUT: the system abstains, it gives no answer.",
+}
+"""What each action means for the answer."""
+
+MARGINAL = 0.05
+"""Nearer to a threshold than this, a card says that the decision is marginal."""
+
+MOST_SHOWN = 12
+"""Memories and conflicts that a card lists; it counts the rest."""
+
+QUERY_SHOWN = 48
+"""Characters of a query in a table."""
+
+TEXT_SHOWN = 160
+"""Characters of a memory's text on a card."""
+
+
+def card(record: DecisionRecord, source: Retrieval | None = None) -> RenderableType:
+    """The audit card of a decision, for a reader who has to answer for it. It needs no colour and little width.
+
+    Args:
+        record: The decision.
+        source: The retrieval it was made from, to show the texts, which a decision does not hold.
+
+    Example:
+        >>> from rich.console import Console
+        >>> from mdl_torch import MemoryGate
+        >>> record = MemoryGate().decide("What is tea?", ["Tea is a drink."], risk=0.2)
+        >>> with (console := Console(width=80)).capture() as shown:
+        ...     console.print(card(record))
+        >>> "ACTIVE: the memories go into the prompt." in shown.get()
+        True
+    """
+    parts: list[RenderableType] = [
+        Panel(_text(IN_WORDS[record.action]), title=_text(f"decision {record.id}"), title_align="left", box=box.SQUARE)
+    ]
+    if source is not None and source.query:
+        parts.append(_text(f"Query: {_shortened(source.query, 4 * TEXT_SHOWN)}"))
+    parts += [_section("Why"), _lines(_reasons(record))]
+    parts += [_section("The three signals"), _signals(record)]
+    parts += [_section("From signals to action"), _lines(_steps(record)), ThresholdBar(record)]
+    if record.audit is not None:
+        parts += [_section("How near another action is"), _lines(_boundary(record))]
+        parts += [_section("What the controller weighed"), _weights(record)]
+    parts += [_section(f"Memories ({len(record.memories)})"), _memories(record, source)]
+    if record.conflict_count:
+        parts += [_section(f"Conflicts ({record.conflict_count})"), _lines(_conflicts(record))]
+    parts += [_section("Provenance"), _provenance(record)]
+    return Group(*parts)
+
+
+class ThresholdBar:
+    """Where C_final stands among the thresholds, drawn in characters.
+
+    Args:
+        record: The decision.
+    """
+
+    def __init__(self, record: DecisionRecord) -> None:
+        self.record = record
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Three lines, as wide as the console allows, up to 72 columns."""
+        width = max(20, min(72, options.max_width - 2))
+        edges = [round(theta * width) for theta in reversed(self.record.thresholds)]
+        names = [action.label for action in reversed(Action)]
+        zones = []
+        for name, start, end in zip(names, [0, *edges], [*edges, width], strict=True):
+            room = max(0, end - start - 1)
+            zones.append("|"[: end - start] + name[:room].center(room, "-"))
+        value = self.record.gated_confidence
+        place = min(width, max(0, int(value * width)))
+        label = f"C_final {value:.3f}"
+        marker = " " * place + "^ " + label
+        if place + 2 + len(label) > width:
+            marker = (label + " ^").rjust(place + 1)
+        scale = [" "] * (width + 6)
+        for theta, edge in zip(reversed(self.record.thresholds), edges, strict=True):
+            scale[edge : edge + 4] = f"{theta:.2f}"
+        for line in ("".join(zones) + "|", "".join(scale).rstrip(), marker):
+            yield Text(" " + line, no_wrap=True, overflow="crop")
+
+
+def decision_table(rows: Iterable[tuple[str, str, DecisionRecord | Exception]]) -> RenderableType:
+    """Decisions, one a row.
+
+    Args:
+        rows: Id, query, and the decision or what was wrong with the line.
+
+    Example:
+        >>> from rich.console import Console
+        >>> with (console := Console(width=80)).capture() as shown:
+        ...     console.print(decision_table([("7", "What is tea?", ValueError("risk must be in [0, 1], got 2"))]))
+        >>> "error" in shown.get()
+        True
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("id", overflow="fold", min_width=6, max_width=16)
+    table.add_column("query", overflow="fold", min_width=12)
+    table.add_column("action", no_wrap=True, min_width=7)
+    for name in ("M", "R", "A", "C", "α"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=4)
+    table.add_column("C_final", justify="right", no_wrap=True, min_width=7)
+    table.add_column("reasons", overflow="fold", min_width=14, max_width=32)
+    for id, query, outcome in rows:
+        if isinstance(outcome, DecisionRecord):
+            signals = (outcome.relevance, outcome.reliability, outcome.risk)
+            trust = (outcome.confidence, outcome.consistency, outcome.gated_confidence)
+            numbers = [f"{value:.2f}" for value in (*signals, *trust)]
+            cells = [_shortened(query, QUERY_SHOWN), outcome.action.label, *numbers, ", ".join(outcome.reasons)]
+        else:
+            cells = [_shortened(str(outcome), TEXT_SHOWN), "error", *[""] * 7]
+        table.add_row(*map(_text, (_shortened(id, TEXT_SHOWN), *cells)))
+    return table
+
+
+def summary_table(summary: Mapping[str, Any]) -> RenderableType:
+    """What a run did: lines, actions, reasons, and the first bad lines.
+
+    Args:
+        summary: ``Summary.to_dict()`` of a run of ``score``.
+    """
+    table = _grid()
+    seconds = summary["seconds"]
+    rate = f", {summary['lines'] / seconds:,.0f} a second" if seconds > 0 else ""
+    table.add_row("lines", f"{summary['lines']:,} in {seconds:.1f} s{rate}")
+    for action, count in summary["actions"].items():
+        table.add_row(action, f"{count:,} ({count / max(1, summary['decisions']):.0%})")
+    for reason, count in summary["reasons"].items():
+        table.add_row(reason, f"{count:,}  {REASONS.get(reason, '')}")
+    if summary["errors"]:
+        table.add_row("bad lines", f"{summary['errors']:,}")
+        for line in summary["first_errors"]:
+            table.add_row("", _text(f"line {line['line']}: {_shortened(line['error'], TEXT_SHOWN)}"))
+    return table
+
+
+def verification_table(verification: Verification, *, all_checks: bool = True) -> RenderableType:
+    """The outcome of a verification in words, and its checks with what is stored and what comes out.
+
+    Args:
+        verification: What to show.
+        all_checks: Whether to list the checks that passed, too.
+    """
+    counts = f"{len(verification.checks)} checks, {len(verification.differing)} differ"
+    headline = {
+        "verified": f"VERIFIED: the stored decision comes out again ({counts}).",
+        "differs": f"DIFFERS: the stored decision does not come out ({counts}).",
+        "not_verifiable": f"CANNOT BE VERIFIED with this gate; what the line alone can show is consistent ({counts}).",
+    }[verification.outcome]
+    parts: list[RenderableType] = [_text(f"{verification.id}: {headline}")]
+    parts += [_text(f"  {obstacle}") for obstacle in verification.obstacles]
+    shown = verification.checks if all_checks else verification.differing
+    if shown:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in ("field", "stored", "recomputed", "follows from"):
+            table.add_column(name, overflow="fold")
+        table.add_column("", no_wrap=True)
+        for check in shown:
+            cells = (check.field, _value(check.stored), _value(check.recomputed), check.rule, _MARKS[check.agreement])
+            table.add_row(*map(_text, cells))
+        parts.append(table)
+    return Group(*parts)
+
+
+_MARKS = {"same": "ok", "boundary": "on the boundary", "differs": "DIFFERS"}
+
+
+def _reasons(record: DecisionRecord) -> Iterator[str]:
+    nearest = record.audit.boundary.nearest if record.audit is not None else None
+    yield f"- C_final is {record.gated_confidence:.3f}, which the thresholds call {_by_thresholds(record)}."
+    for reason in record.reasons:
+        yield f"- {REASONS.get(reason, reason)} [{reason}]"
+    if nearest is not None and abs(nearest.distance) < MARGINAL:
+        yield f"- The decision is marginal: a threshold is {abs(nearest.distance):.3f} away."
+
+
+def _by_thresholds(record: DecisionRecord) -> str:
+    """The action by the thresholds alone, without the gate's guard."""
+    by_equations = Action(sum(record.gated_confidence < theta for theta in record.thresholds))
+    held = "" if by_equations == record.action else f" (a rule of the gate made it {record.action.label})"
+    return by_equations.label + held
+
+
+def _signals(record: DecisionRecord) -> RenderableType:
+    rows = [
+        ("relevance", "M", record.relevance, _relevance_from(record)),
+        ("reliability", "R", record.reliability, _reliability_from(record)),
+        ("risk", "A", record.risk, f"{tier(record.risk)} tier; from {record.risk_rule}"),
+    ]
+    table = _grid(3)
+    for name, symbol, value, made_of in rows:
+        table.add_row(f"{name} {symbol}", f"{value:.3f}", _text(made_of))
+    return table
+
+
+def _relevance_from(record: DecisionRecord) -> str:
+    known = [memory for memory in record.memories if memory.similarity is not None]
+    if not known:
+        return "given with the line" if record.agreement is None else "no memory"
+    best = max(known, key=lambda memory: memory.similarity or 0.0)
+    return f"cosine of the query and its closest memory, {best.id}"
+
+
+def _reliability_from(record: DecisionRecord) -> str:
+    relevant = sum(memory.relevant for memory in record.memories)
+    if record.agreement is None or record.conflict_rate is None:
+        return "given with the line" if not record.memories else "not measurable"
+    if relevant < 2:
+        return f"neutral: {relevant} relevant, two are needed to compare"
+    pairs = relevant * (relevant - 1) // 2
+    return (
+        f"agreement {record.agreement:.3f} of {relevant} relevant memories, times (1 - {record.conflict_rate:.3f})²; "
+        f"{record.conflict_count} of {pairs} pairs conflict. Agreement is not truth."
+    )
+
+
+def _steps(record: DecisionRecord) -> Iterator[str]:
+    yield f"confidence C {record.confidence:.3f}: the strength of the fused signals, ‖v_meta‖ = {record.norm:.3f}, on the scale of the calibration"
+    yield f"consistency α {record.consistency:.3f}: how far the fused signals point the way that relevance does"
+    yield f"gain of relevance at this risk {record.gain:.3f}"
+    yield f"gated confidence C_final {record.gated_confidence:.3f}: C, lowered where α is low"
+
+
+def _boundary(record: DecisionRecord) -> Iterator[str]:
+    assert record.audit is not None
+    nearest, changes = record.audit.boundary.nearest, record.audit.boundary.change
+    side = "above" if nearest.distance >= 0 else "below"
+    upper, lower = nearest.between
+    yield f"C_final is {abs(nearest.distance):.3f} {side} {nearest.threshold:.2f}, the threshold of {upper} and {lower}."
+    for channel in CHANNELS:
+        change, now = changes[channel], getattr(record, channel)
+        if change.delta is None:
+            yield f"- No change of {channel} alone would cross it."
+        else:
+            yield f"- {channel} {now:.3f} {change.delta:+.3f} = {now + change.delta:.3f} would make it {change.to_action}."
+
+
+def _weights(record: DecisionRecord) -> RenderableType:
+    assert record.audit is not None
+    table = _grid(3)
+    table.add_row("", "share of the fused signal", "energy of its subspace")
+    for channel in CHANNELS:
+        share, energy = record.audit.contributions[channel], record.audit.energy[channel]
+        table.add_row(channel, f"{share:7.1%} {_bar(share)}", f"{energy:.3f}")
+    table.add_row("", "", f"{record.audit.energy['total']:.3f} in all, ‖v_meta‖²")
+    return table
+
+
+def _bar(share: float, width: int = 16) -> str:
+    return "#" * round(min(1.0, max(0.0, share)) * width)
+
+
+def _memories(record: DecisionRecord, source: Retrieval | None) -> RenderableType:
+    if not record.memories:
+        return _text("  none" if record.agreement is not None else "  not measured: the signals were given")
+    texts = [memory.text for memory in source.memories] if source is not None else []
+    table = _grid(4)
+    for place, memory in enumerate(record.memories[:MOST_SHOWN]):
+        similarity = "not finite" if memory.similarity is None else f"{memory.similarity:.3f}"
+        words = ["relevant" if memory.relevant else "not relevant"]
+        words += ["injected"] if memory.id in record.injected else []
+        words += ["read in part"] if memory.id in record.truncated else []
+        text = texts[place] if place < len(texts) else None
+        said = f": {_shortened(text, TEXT_SHOWN)}" if text else ""
+        table.add_row(_text(memory.id), similarity, _text(", ".join(words) + said))
+    rest = len(record.memories) - MOST_SHOWN
+    return Group(table, _text(f"  and {rest:,} more")) if rest > 0 else table
+
+
+def _conflicts(record: DecisionRecord) -> Iterator[str]:
+    for conflict in record.conflicts[:MOST_SHOWN]:
+        evidence = ", ".join(f"“{word}”" for word in conflict.evidence)
+        yield f"- {conflict.a} against {conflict.b}: {conflict.rule}" + (f" ({evidence})" if evidence else "")
+    rest = record.conflict_count - min(len(record.conflicts), MOST_SHOWN)
+    if rest:
+        yield f"  and {rest:,} more"
+
+
+def _provenance(record: DecisionRecord) -> RenderableType:
+    table = _grid()
+    thresholds = ", ".join(f"{theta:g}" for theta in record.thresholds)
+    encoder = record.encoder or "none: embeddings or signals were given"
+    for name, value in (
+        ("preset", f"{record.preset}, basis {record.basis}"),
+        ("calibration", f"{record.calibration}, thresholds {thresholds}"),
+        ("certificate", record.certificate),
+        ("encoder", encoder),
+        ("status bits", str(record.status)),
+    ):
+        table.add_row(name, _text(value))
+    return table
+
+
+def _section(title: str) -> RenderableType:
+    return Text(f"\n{title}", style="bold")
+
+
+def _lines(lines: Iterable[str]) -> RenderableType:
+    """Lines with a hanging indent, so that a narrow console keeps them apart."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in lines:
+        dash = line.startswith("- ")
+        table.add_row("  -" if dash else " ", _text(line.removeprefix("- ")))
+    return table
+
+
+def _grid(columns: int = 2) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(columns):
+        table.add_column(overflow="fold")
+    return table
+
+
+def _text(value: str) -> Text:
+    """Text of any origin, shown as it is: no markup, and no character that a terminal would obey."""
+    return Text("".join(c if c.isprintable() or c == "\n" else "�" for c in value))
+
+
+def _shortened(value: str, length: int) -> str:
+    flat = " ".join(value[: 4 * length].split())
+    return flat if len(flat) <= length else flat[: length - 1] + "…"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _shortened(", ".join(str(v) for v in value) or "none", TEXT_SHOWN)
+    return _shortened("none" if value is None else str(value), TEXT_SHOWN)
