@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from mdl_torch.layer import MemoryDecisionLayer
 from mdl_torch.subspace import projectors
 
+if TYPE_CHECKING:
+    from mdl_torch.layer import MemoryDecisionLayer
+
 SEARCH_STEPS = 128
-"""A crossing is looked for on the points of [0, 1] that are so many steps apart; two crossings within one are missed."""
+"""A crossing is looked for on the points of [0, 1] so many steps apart; two crossings within one step are missed."""
 
 REFINE_STEPS, REFINEMENTS = 16, 5
 """The step in which a crossing lies is split in 16, five times over: to 1e-8."""
@@ -52,6 +54,7 @@ def audit(layer: MemoryDecisionLayer, relevance: Tensor, reliability: Tensor, ri
         risk: A, ``(*)``.
 
     Example:
+        >>> from mdl_torch import MemoryDecisionLayer
         >>> a = audit(MemoryDecisionLayer(), *torch.tensor([0.7, 0.3, 0.5], dtype=torch.float64))
         >>> round(a.energy.sum().item(), 9) == round(2.775632780417214**2, 9)
         True
@@ -87,6 +90,7 @@ def smallest_change(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor
         ``(*, 3)``; NaN for a signal that never crosses.
 
     Example:
+        >>> from mdl_torch import MemoryDecisionLayer
         >>> point = torch.tensor([0.7, 0.3, 0.5], dtype=torch.float64)
         >>> smallest_change(MemoryDecisionLayer(), point, torch.tensor(0.6), torch.tensor(True)).round(decimals=4)
         tensor([-0.4078, -0.2491,  0.3063], dtype=torch.float64)
@@ -98,7 +102,6 @@ def smallest_change(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor
 
 def _search(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor, above: Tensor) -> Tensor:
     """``smallest_change`` of some rows: ``(n, 3)``, ``(n)`` and ``(n)`` to ``(n, 3)``."""
-
     here = _channels(layer, point)
 
     def crossed(values: Tensor) -> Tensor:
@@ -144,7 +147,7 @@ def _channels(layer: MemoryDecisionLayer, signals: Tensor) -> _Channels:
 
 
 def _confidence_along(layer: MemoryDecisionLayer, here: _Channels, moved: _Channels) -> Tensor:
-    """C_final with M, R or A alone moved, ``(*, 3)``; the channels of points and of their goals broadcast to ``(*)``."""
+    """C_final with M, R or A alone moved, ``(*, 3)``; the channels of points and of values broadcast to ``(*)``."""
     z = (
         here.gain * moved.relevance + (here.reliability + here.risk),
         here.gain * here.relevance + here.risk + moved.reliability,

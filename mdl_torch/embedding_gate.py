@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torch import Tensor, nn
 
 from mdl_torch.layer import MemoryDecisionLayer
-from mdl_torch.outputs import Decision, Signals
 from mdl_torch.policy import guard
 from mdl_torch.signals import SignalExtractor
-from mdl_torch.stance import StanceFeatures
+
+if TYPE_CHECKING:
+    from mdl_torch.outputs import Decision, Signals
+    from mdl_torch.stance import StanceFeatures
 
 
 class EmbeddingGate(nn.Module):

@@ -12,14 +12,15 @@ import importlib.util
 import os
 import re
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from mdl_torch.cache import ContentCache, content_key
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -134,7 +135,7 @@ class SentenceEncoder:
         self._prompts = {kind: _prompt(model, kind) for kind in _PROMPT_NAMES}
         self._budgets = {kind: self._token_budget(prompt) for kind, prompt in self._prompts.items()}
         self._model_lock = threading.Lock()  # tokenizers hold state too: nothing touches the model without it
-        self._cache = _Cache(cache_size)
+        self._cache: ContentCache[_Row] = ContentCache(cache_size)
         self.fingerprint = _fingerprint(model)
         self.dim = self._run_model([""], "document").shape[-1]
 
@@ -238,7 +239,7 @@ class SentenceEncoder:
         texts = _checked(texts)
         if not texts:
             return Encoded(torch.empty(0, self.dim), torch.empty(0, dtype=torch.bool))
-        keys = [_key(kind, text) for text in texts]
+        keys = [content_key(text, kind) for text in texts]
         text_of = dict(zip(keys, texts, strict=True))
         rows = self._cache.get(text_of)
         if len(rows) < len(text_of):
@@ -325,38 +326,6 @@ class SentenceEncoder:
         return self._tokenizer(
             text, add_special_tokens=False, truncation=False, return_offsets_mapping=offsets, verbose=False
         )
-
-
-class _Cache:
-    """Rows by content, the least recently used dropped first."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._rows: OrderedDict[bytes, _Row] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def get(self, keys: Iterable[bytes]) -> dict[bytes, _Row]:
-        found = {}
-        with self._lock:
-            for key in keys:
-                if key in self._rows:
-                    self._rows.move_to_end(key)
-                    found[key] = self._rows[key]
-        return found
-
-    def put(self, rows: dict[bytes, _Row]) -> None:
-        with self._lock:
-            self._rows.update(rows)
-            while len(self._rows) > self._size:
-                self._rows.popitem(last=False)
-
-
-def _key(kind: str, text: str) -> bytes:
-    """A digest instead of the text: 1 MB texts must not fill the cache."""
-    return hashlib.blake2b(text.encode(), digest_size=16, person=kind.encode()).digest()
 
 
 def _checked(texts: Sequence[str]) -> list[str]:

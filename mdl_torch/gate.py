@@ -1,61 +1,79 @@
-"""Text in, decisions out: encoder, conflict detector, risk policy and the embedding gate, put together."""
+"""Text in, decisions out: encoder, conflict detector, risk policy and the embedding gate, put together.
+
+A retrieval's way: ``_check`` its values and assess its risk, ``_embed`` what is text, gather stores of like size in
+``_buckets``, decide on each in one batch of tensors, and write the record.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, overload
 
 import torch
 from torch import Tensor
 
 from mdl_torch.audit import audit
 from mdl_torch.cache import ContentCache, content_key
-from mdl_torch.calibration import Calibration
+from mdl_torch.calibration import Calibration, config_digest
 from mdl_torch.embedding_gate import EmbeddingGate
 from mdl_torch.encoder import DEFAULT_ENCODER, Encoded, LongText, SentenceEncoder
+from mdl_torch.errors import unknown_name
 from mdl_torch.layer import MemoryDecisionLayer
 from mdl_torch.outputs import Decision, Signals
-from mdl_torch.records import Conflicts, DecisionRecord, Provenance, conflicts_of, record_of
+from mdl_torch.records import Conflicts, DecisionRecord, Provenance, conflicts_of, record_of, rows
 from mdl_torch.retrieval import Memory, Retrieval
 from mdl_torch.risk import RiskPolicy
-from mdl_torch.signals import SignalExtractor
+from mdl_torch.signals import PAIR_BLOCK, SignalExtractor
 from mdl_torch.stance import ConflictDetector, StanceFeatures
 from mdl_torch.stance import detector as named_detector
 
-MAX_SLOTS = 16_384
-"""Memories, padding included, that are decided on in one tensor."""
+MAX_STORES = 1_024
+"""Retrievals that are decided on in one batch of tensors."""
+
+MAX_PAIRS = 65_536
+"""Pairs of memories that are compared at once within it, padding included."""
 
 CACHED_TEXTS = 50_000
 """Texts whose stance features are remembered."""
 
+T = TypeVar("T")
+
+
+class _Embedded(NamedTuple):
+    """Embeddings of a query ``(d,)`` and its memories ``(K, d)``, K >= 0, and which texts were read in part."""
+
+    query: Tensor
+    memories: Tensor
+    query_truncated: bool
+    truncated: tuple[bool, ...]
+
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A retrieval that was checked and encoded. Ready signals have no embeddings."""
+    """A retrieval that was checked and embedded, with its place in the input. Ready signals need no embeddings."""
 
+    place: int
     retrieval: Retrieval
     risk: float
     risk_rule: str
-    query: Tensor | None = None
-    """``(d,)``"""
-    memories: Tensor | None = None
-    """``(K, d)``, K >= 0"""
-    query_truncated: bool = False
-    truncated: tuple[bool, ...] = ()
+    embedded: _Embedded | None
 
 
 @dataclass(frozen=True)
 class _Bucket:
-    """Retrievals decided together: their places in the input, and tensors ``(B,)``."""
+    """Retrievals decided together. Ready signals come without signals of their own, stance or languages."""
 
-    places: list[int]
-    prepared: list[_Prepared]
+    prepared: Sequence[_Prepared]
     decision: Decision
+    """``(B,)``"""
     signals: Signals | None = None
     stance: StanceFeatures | None = None
-    """``(B, K)``"""
+    """``(B, K)``; None where no memory has a text."""
+    languages_supported: Sequence[bool] | None = None
 
 
 class MemoryGate:
@@ -65,7 +83,7 @@ class MemoryGate:
 
     Args:
         encoder: An encoder, or the name or folder of a sentence-transformers model, which is loaded when first needed.
-        layer: The controller, with its calibration.
+        layer: The controller, with its calibration; the ``paper`` preset with the exact range by default.
         detector: Conflict detector; its name or an object.
         risk_policy: Assesses the risk of queries that come without one.
         require_relevant: Whether a store needs a relevant memory to be injected.
@@ -74,6 +92,8 @@ class MemoryGate:
         long_text: ``pool`` or ``truncate``, for text longer than the window of an encoder given by name.
 
     Raises:
+        TypeError: An argument is of the wrong kind.
+        ValueError: A name is unknown; the nearest is named.
         CalibrationMismatchError: The layer's calibration was fitted on another encoder or detector. An encoder given by
             name is checked when it is loaded.
 
@@ -96,20 +116,24 @@ class MemoryGate:
         device: str | torch.device = "cpu",
         long_text: LongText = "pool",
     ) -> None:
-        self.detector = named_detector(detector) if isinstance(detector, str) else detector
-        self.layer = MemoryDecisionLayer() if layer is None else layer
-        self.risk_policy = RiskPolicy.default() if risk_policy is None else risk_policy
+        if long_text not in get_args(LongText):
+            raise ValueError(unknown_name("long_text", long_text, get_args(LongText)))
+        self.detector = _expect("detector", _detector(detector), ConflictDetector)
+        self.layer = MemoryDecisionLayer() if layer is None else _expect("layer", layer, MemoryDecisionLayer)
+        self.risk_policy = (
+            RiskPolicy.default() if risk_policy is None else _expect("risk_policy", risk_policy, RiskPolicy)
+        )
         self.validate_args = validate_args
         self.device = torch.device(device)
         self.embedding_gate = EmbeddingGate(
             self.layer, SignalExtractor(self.detector), require_relevant=require_relevant
         ).to(self.device)
         self._long_text: LongText = long_text
-        self._encoder = encoder
-        self._stance: ContentCache[StanceFeatures] = ContentCache(CACHED_TEXTS)
+        self._encoder = _expect("encoder", encoder, SentenceEncoder, str, Path)
+        self._loading = threading.Lock()
+        self._stance: ContentCache[Tensor] = ContentCache(CACHED_TEXTS)
         self._provenance = Provenance.of(self.layer)
-        if isinstance(encoder, SentenceEncoder):
-            self._check_calibration(encoder)
+        self._check_calibration(encoder.identity if isinstance(encoder, SentenceEncoder) else None)
 
     @classmethod
     def from_pretrained(
@@ -131,8 +155,9 @@ class MemoryGate:
             encoder: As for the class; MiniLM by default, which works offline.
             layer: A preset's name, a folder written by ``save_pretrained``, a repository of the hub, or a layer.
             calibration: ``auto`` is the layer's own, else the reference calibration where it fits (the ``paper``
-                preset, MiniLM, the lexical detector), else none. ``reference``, a file or a calibration insist. None is
-                the exact range with the default thresholds.
+                preset without a range or thresholds of your own, MiniLM, the lexical detector), else none.
+                ``reference``, a file or a calibration insist. None is the exact range with the default thresholds, or
+                with the range and thresholds that you set yourself.
             risk_policy: A policy, or the YAML file of one.
             detector: As for the class.
             require_relevant: As for the class.
@@ -141,27 +166,21 @@ class MemoryGate:
             long_text: As for the class.
 
         Raises:
+            TypeError: An argument is of the wrong kind.
             ValueError: A name is unknown or a file is damaged.
             OSError: A file is missing.
             CalibrationMismatchError: The calibration is for another layer, encoder or detector.
+
+        Example:
+            >>> MemoryGate.from_pretrained(calibration=None).layer.calibration_label
+            'exact-range'
         """
-        controller = _layer(layer)
-        if calibration == "auto":
-            calibration = controller.calibration
-            name = encoder.name if isinstance(encoder, SentenceEncoder) else str(encoder)
-            kind = detector if isinstance(detector, str) else detector.name
-            if calibration is None and (controller.preset, name, kind) == ("paper", DEFAULT_ENCODER, "lexical"):
-                calibration = "reference"
-        if isinstance(calibration, str | Path):
-            calibration = Calibration.reference() if calibration == "reference" else Calibration.load(calibration)
-        if calibration is None:
-            controller = MemoryDecisionLayer(controller.config.uncalibrated()) if controller.calibration else controller
-        elif calibration is not controller.calibration:
-            controller = controller.calibrated(calibration)
+        found = _expect("detector", _detector(detector), ConflictDetector)
+        _expect("encoder", encoder, SentenceEncoder, str, Path)
         return cls(
             encoder,
-            layer=controller,
-            detector=detector,
+            layer=_calibrated(_layer(layer), calibration, encoder, found),
+            detector=found,
             risk_policy=RiskPolicy.from_yaml(risk_policy) if isinstance(risk_policy, str | Path) else risk_policy,
             require_relevant=require_relevant,
             validate_args=validate_args,
@@ -171,19 +190,25 @@ class MemoryGate:
 
     @property
     def encoder(self) -> SentenceEncoder:
-        """The sentence encoder, loaded when first asked for."""
-        if not isinstance(self._encoder, SentenceEncoder):
-            loaded = SentenceEncoder.from_pretrained(self._encoder, device=self.device, long_text=self._long_text)
-            self._check_calibration(loaded)
-            self._encoder = loaded
-        return self._encoder
+        """The sentence encoder, loaded when first asked for.
+
+        Raises:
+            OSError: The model is not there.
+            CalibrationMismatchError: The layer's calibration was fitted on another encoder.
+        """
+        with self._loading:
+            if not isinstance(self._encoder, SentenceEncoder):
+                loaded = SentenceEncoder.from_pretrained(self._encoder, device=self.device, long_text=self._long_text)
+                self._check_calibration(loaded.identity)
+                self._encoder = loaded
+            return self._encoder
 
     def decide(
         self,
         query: str,
         memories: Sequence[str | Memory | Mapping[str, Any]],
         *,
-        risk: float | None = None,
+        risk: float | Tensor | None = None,
         category: str | None = None,
     ) -> DecisionRecord:
         """One decision with its audit trail.
@@ -198,6 +223,11 @@ class MemoryGate:
         Raises:
             TypeError: An argument is of the wrong kind.
             ValueError: A value is out of range or not finite, or dimensions differ; the message names it.
+
+        Example:
+            >>> gate = MemoryGate.from_pretrained()
+            >>> gate.decide("Is the shop open?", ["The shop is open.", "The shop is not open."]).conflicts[0].rule
+            'negation'
         """
         return self.records([_retrieval(query, memories, risk, category)])[0]
 
@@ -224,20 +254,21 @@ class MemoryGate:
         Example:
             >>> gate = MemoryGate.from_pretrained()
             >>> gate.decide_batch(["What is tea?", "What is tea?"], [["Tea is a drink."], []], risk=0.2).action
-            tensor([0, 2], dtype=torch.int8)
+            tensor([0, 3], dtype=torch.int8)
         """
-        if isinstance(queries, str) or isinstance(memories, str):
-            raise TypeError("queries and memories must be sequences, one entry a retrieval, got a single text")
-        if len(queries) != len(memories):
-            raise ValueError(f"memories must be one store a query ({len(queries)}), got {len(memories)}")
-        risks, categories = _spread("risk", risk, len(queries)), _spread("category", category, len(queries))
+        columns = [_sequence("queries", queries), _sequence("memories", memories)]
+        columns += [_spread("risk", risk, len(columns[0])), _spread("category", category, len(columns[0]))]
+        for name, column in zip(("memories", "risk", "category"), columns[1:], strict=True):
+            if len(column) != len(columns[0]):
+                raise ValueError(f"{name} must be one a query, {len(columns[0])}, got {len(column)}")
         retrievals = []
-        for place, values in enumerate(zip(queries, memories, risks, categories, strict=True)):
+        for place, values in enumerate(zip(*columns, strict=True)):
             try:
                 retrievals.append(_retrieval(*values))
             except (TypeError, ValueError) as error:
-                raise type(error)(f"retrieval {place}: {error}") from error
-        return _in_order(list(self._run(self._prepare(retrievals, keep_errors=False))), self.layer)
+                raise _at(place, error) from error
+        prepared, _ = self._prepare(retrievals, keep_faults=False)
+        return _in_order(list(self._decide(prepared)), self.layer)
 
     @overload
     def records(
@@ -256,55 +287,61 @@ class MemoryGate:
 
         Args:
             retrievals: What to decide on.
-            errors: ``return`` puts the error of a bad retrieval in its place instead of raising it.
+            errors: ``return`` puts the error of a bad retrieval in its place instead of raising it. What is wrong with
+                the gate, such as a model that is not there, is raised all the same.
             audits: Whether to account for each decision, which takes most of the time where embeddings are ready.
 
         Raises:
-            TypeError: A retrieval holds something of the wrong kind.
+            TypeError: A retrieval is of the wrong kind.
             ValueError: A retrieval holds an invalid value; the message says which.
+            OSError: The encoder's model is not there.
+            CalibrationMismatchError: The layer's calibration was fitted on another encoder.
+
+        Example:
+            >>> gate = MemoryGate.from_pretrained()
+            >>> gate.records([Retrieval("Is it?", risk=2.0), Retrieval("Is it?", risk=0.2)], errors="return")[0]
+            ValueError('risk must be in [0, 1], got 2.0')
         """
-        prepared = self._prepare(retrievals, keep_errors=errors == "return")
-        found: dict[int, Any] = {place: one for place, one in enumerate(prepared) if isinstance(one, Exception)}
-        for bucket in self._run(prepared):
-            d = bucket.decision
-            accounts = audit(self.layer, d.relevance, d.reliability, d.risk) if audits else None
-            for row, (place, one) in enumerate(zip(bucket.places, bucket.prepared, strict=True)):
-                found[place] = record_of(
-                    one.retrieval,
-                    row=row,
-                    place=place,
-                    decision=d,
-                    signals=bucket.signals,
-                    account=accounts,
-                    conflicts=self._conflicts(bucket, row),
-                    risk_rule=one.risk_rule,
-                    encoder=self._encoder_of(one.retrieval),
-                    provenance=self._provenance,
-                    truncated=one.truncated,
-                    query_truncated=one.query_truncated,
-                    languages_supported=self._languages_supported(one.retrieval),
-                )
+        if errors not in ("raise", "return"):
+            raise ValueError(unknown_name("value of errors", errors, ("raise", "return")))
+        prepared, faults = self._prepare(_sequence("retrievals", retrievals), keep_faults=errors == "return")
+        found: dict[int, Any] = dict(faults)
+        for bucket in self._decide(prepared):
+            places = (one.place for one in bucket.prepared)
+            found |= zip(places, self._records(bucket, audits), strict=True)
         return [found[place] for place in range(len(retrievals))]
 
-    def _prepare(self, retrievals: Sequence[Retrieval], *, keep_errors: bool) -> list[_Prepared | Exception]:
-        """Check every retrieval, then encode all that is text in two calls of the encoder."""
-        risks: list[tuple[float, str] | Exception] = []
+    # ------------------------------------------------------------------------------------------- check and embed
+
+    def _prepare(
+        self, retrievals: Sequence[Retrieval], *, keep_faults: bool
+    ) -> tuple[list[_Prepared], dict[int, Exception]]:
+        """The retrievals that are fit to decide on, embedded, and what is wrong with the others."""
+        for place, retrieval in enumerate(retrievals):
+            if not isinstance(retrieval, Retrieval):
+                got = type(retrieval).__name__
+                raise TypeError(
+                    f"retrievals[{place}] must be a Retrieval, got {got}; Retrieval.parse makes one of a mapping"
+                )
+        # Loaded first: a model that is not there is the gate's fault, not a retrieval's.
+        encoder_dim = self.encoder.dim if any(_has_text_to_encode(one) for one in retrievals) else 0
+        risks: dict[int, tuple[float, str]] = {}
+        faults: dict[int, Exception] = {}
         for place, retrieval in enumerate(retrievals):
             try:
-                risks.append(self._check(retrieval))
+                risks[place] = self._check(retrieval, encoder_dim)
             except (TypeError, ValueError) as error:
-                if not keep_errors:
-                    where = f"retrieval {place}: " if len(retrievals) > 1 else ""
-                    raise type(error)(f"{where}{error}") from error
-                risks.append(error)
-        good = [r for r, a in zip(retrievals, risks, strict=True) if not isinstance(a, Exception) and not r.signals]
-        encoded = self._encode(good)
-        return [
-            a if isinstance(a, Exception) else _Prepared(r, *a, *(() if r.signals else next(encoded)))
-            for r, a in zip(retrievals, risks, strict=True)
-        ]
+                if not keep_faults:
+                    raise (_at(place, error) if len(retrievals) > 1 else error) from error
+                faults[place] = error
+        embedded = self._embed([retrievals[place] for place in risks if retrievals[place].signals is None])
+        prepared = []
+        for place, (risk, rule) in risks.items():
+            ready = retrievals[place].signals is not None
+            prepared.append(_Prepared(place, retrievals[place], risk, rule, None if ready else next(embedded)))
+        return prepared, faults
 
-    def _check(self, retrieval: Retrieval) -> tuple[float, str]:
+    def _check(self, retrieval: Retrieval, encoder_dim: int) -> tuple[float, str]:
         """A and its rule, for a retrieval whose values are fit to decide on.
 
         Raises:
@@ -314,88 +351,118 @@ class MemoryGate:
             if self.validate_args:
                 retrieval.signals.check()
             return retrieval.signals.risk, "explicit"
-        self._check_embeddings(retrieval)
+        self._check_embeddings(retrieval, encoder_dim)
         if retrieval.risk is not None and not self.validate_args:
-            return float(retrieval.risk), "explicit"
+            return retrieval.risk, "explicit"
         assessed = self.risk_policy.assess(retrieval.query, category=retrieval.category, risk=retrieval.risk)
         return assessed.value, assessed.rule
 
-    def _check_embeddings(self, retrieval: Retrieval) -> None:
+    def _check_embeddings(self, retrieval: Retrieval, encoder_dim: int) -> None:
         named = [("query_embedding", retrieval.query_embedding)]
         named += [(f"memories[{i}].embedding", memory.embedding) for i, memory in enumerate(retrieval.memories)]
         given = [(name, embedding) for name, embedding in named if embedding is not None]
         if not given:
             return
         mixed = len(given) < len(named)
-        first, d = ("the encoder's", self.encoder.dim) if mixed else (given[0][0], len(given[0][1]))
+        first, d = ("the encoder's", encoder_dim) if mixed else (given[0][0], given[0][1].shape[0])
         for name, embedding in given:
-            if len(embedding) != d:
-                raise ValueError(f"{name} must have {d} numbers, as many as {first}, got {len(embedding)}")
-            if self.validate_args and not embedding.isfinite().all():
-                raise ValueError(f"{name} must be finite, got NaN or infinity")
+            if embedding.shape[0] != d:
+                raise ValueError(f"{name} must have {d} numbers, as many as {first}, got {embedding.shape[0]}")
+        if self.validate_args and not torch.cat([embedding for _, embedding in given]).isfinite().all():
+            name = next(name for name, embedding in given if not embedding.isfinite().all())
+            raise ValueError(f"{name} must be finite, got NaN or infinity")
 
-    def _encode(self, retrievals: Sequence[Retrieval]) -> Iterator[tuple[Tensor, Tensor, bool, tuple[bool, ...]]]:
-        """Query ``(d,)``, memories ``(K, d)``, and whether each was truncated."""
+    def _embed(self, retrievals: Sequence[Retrieval]) -> Iterator[_Embedded]:
+        """The embeddings of each retrieval, in order."""
         queries = [r.query or "" for r in retrievals if r.query_embedding is None]
         texts = [m.text or "" for r in retrievals for m in r.memories if m.embedding is None]
-        query_rows = _rows(self.encoder.encode_queries(queries)) if queries else iter(())
-        text_rows = _rows(self.encoder.encode_documents(texts)) if texts else iter(())
-        for retrieval in retrievals:
-            given = retrieval.query_embedding
-            query, query_cut = next(query_rows) if given is None else (given.float(), False)
-            rows = [
-                next(text_rows) if memory.embedding is None else (memory.embedding.float(), False)
-                for memory in retrieval.memories
-            ]
-            memories = torch.stack([row for row, _ in rows]) if rows else query.new_empty(0, len(query))
-            yield query, memories, query_cut, tuple(cut for _, cut in rows)
+        encoded_queries = _pairs(self.encoder.encode_queries(queries)) if queries else iter(())
+        encoded_texts = _pairs(self.encoder.encode_documents(texts)) if texts else iter(())
+        for r in retrievals:
+            query, cut = next(encoded_queries) if r.query_embedding is None else (r.query_embedding, False)
+            store = [next(encoded_texts) if m.embedding is None else (m.embedding, False) for m in r.memories]
+            memories = torch.stack([row for row, _ in store]) if store else query.new_empty(0, len(query))
+            yield _Embedded(query, memories, cut, tuple(cut for _, cut in store))
 
-    def _run(self, prepared: Sequence[_Prepared | Exception]) -> Iterator[_Bucket]:
-        """Decide, in buckets of stores of like size, so that one large store does not pad all others."""
-        good = [(place, one) for place, one in enumerate(prepared) if not isinstance(one, Exception)]
-        ready = [(place, one) for place, one in good if one.retrieval.signals]
-        if ready:
-            places, ones = [place for place, _ in ready], [one for _, one in ready]
-            columns = torch.tensor([one.retrieval.signals for one in ones], dtype=torch.float64, device=self.device)
-            with torch.inference_mode():
-                yield _Bucket(places, ones, self.layer(*columns.unbind(-1)))
-        for bucket in _buckets([(place, one) for place, one in good if not one.retrieval.signals]):
-            places, ones = [place for place, _ in bucket], [one for _, one in bucket]
-            with torch.inference_mode():
-                query, memories, mask = (t.to(self.device) for t in _padded(ones))
-                risk = torch.tensor([one.risk for one in ones], dtype=torch.float32, device=self.device)
-                stance = self._stance_of(ones, memories.shape[-2])
-                signals, decision = self.embedding_gate(query, memories, risk, mask=mask, stance=stance)
-            yield _Bucket(places, ones, decision, signals, stance)
+    # ---------------------------------------------------------------------------------------------------- decide
 
-    def _stance_of(self, prepared: Sequence[_Prepared], width: int) -> StanceFeatures:
-        """Stance features ``(B, K)`` of padded stores; what has no text conflicts with nothing."""
-        stores = [[memory.text for memory in one.retrieval.memories] for one in prepared]
+    def _decide(self, prepared: Sequence[_Prepared]) -> Iterator[_Bucket]:
+        for bucket in _buckets(prepared):
+            with torch.inference_mode():
+                decided = self._decide_signals(bucket) if bucket[0].embedded is None else self._decide_stores(bucket)
+            yield decided
+
+    def _decide_signals(self, prepared: Sequence[_Prepared]) -> _Bucket:
+        signals = torch.tensor([one.retrieval.signals for one in prepared], dtype=torch.float64, device=self.device)
+        return _Bucket(prepared, self.layer(*signals.unbind(-1)))
+
+    def _decide_stores(self, prepared: Sequence[_Prepared]) -> _Bucket:
+        query, memories, mask = (t.to(self.device) for t in _padded([one.embedded for one in prepared if one.embedded]))
+        risk = torch.tensor([one.risk for one in prepared], dtype=torch.float32, device=self.device)
+        stance, languages_supported = self._read([one.retrieval for one in prepared], memories.shape[-2])
+        signals, decision = self.embedding_gate(query, memories, risk, mask=mask, stance=stance)
+        return _Bucket(prepared, decision, signals, stance, languages_supported)
+
+    def _read(self, retrievals: Sequence[Retrieval], width: int) -> tuple[StanceFeatures | None, list[bool]]:
+        """Stance features ``(B, K)`` of stores padded to K, and whether the language of all texts of each is supported.
+
+        A memory without text is read like padding: it conflicts with nothing. Without any text there are no features.
+        """
+        stores = [[memory.text for memory in one.memories] for one in retrievals]
         texts = list(dict.fromkeys(text for store in stores for text in store if text is not None))
-        place = {text: row for row, text in enumerate(texts)}
-        index = torch.tensor(
-            [[place.get(t, -1) if t is not None else -1 for t in store] + [-1] * (width - len(store)) for store in stores]
-        )
-        table = StanceFeatures.cat([self._features(texts), StanceFeatures.empty((1,))])  # the last row is padding
-        return table[index].to(self.device)
+        queries = [one.query for one in retrievals if one.query is not None]
+        every = list(dict.fromkeys([*texts, *queries]))
+        if not every:
+            return None, [True] * len(retrievals)
+        features = self._features(every)
+        supported: dict[str | None, bool] = dict(zip(every, features.supported.tolist(), strict=True))
+        languages_supported = [
+            all(supported.get(text, True) for text in (one.query, *store))
+            for one, store in zip(retrievals, stores, strict=True)
+        ]
+        if not texts:
+            return None, languages_supported
+        table = StanceFeatures.cat([features[: len(texts)], StanceFeatures.empty((1,))])  # the last row is padding
+        place: dict[str | None, int] = {text: row for row, text in enumerate(texts)}
+        index = [[place.get(text, -1) for text in store] + [-1] * (width - len(store)) for store in stores]
+        return table[torch.tensor(index)].to(self.device), languages_supported
 
-    def _features(self, texts: list[str]) -> StanceFeatures:
-        """Stance features ``(N,)`` of different texts, through the cache."""
+    def _features(self, texts: Sequence[str]) -> StanceFeatures:
+        """Stance features ``(N,)`` of N >= 1 different texts, through the cache."""
         keys = [content_key(text) for text in texts]
         known = self._stance.get(keys)
-        missing = [text for key, text in zip(keys, texts, strict=True) if key not in known]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         if missing:
-            fresh = self.detector.features(missing)
-            new = {content_key(text): fresh[row : row + 1] for row, text in enumerate(missing)}
-            self._stance.put(new)
-            if not known:
-                return fresh
-            known |= new
-        return StanceFeatures.cat([known[key] for key in keys]) if keys else StanceFeatures.empty((0,))
+            packed = _packed(self.detector.features(list(missing.values())))
+            fresh = {key: row.clone() for key, row in zip(missing, packed, strict=True)}  # a view would keep all rows
+            self._stance.put(fresh)
+            known |= fresh
+        return _unpacked(torch.stack([known[key] for key in keys]))
 
-    def _languages_supported(self, retrieval: Retrieval) -> bool:
-        texts = [text for text in (retrieval.query, *(m.text for m in retrieval.memories)) if text is not None]
-        return bool(self._features(list(dict.fromkeys(texts))).supported.all())
+    # ---------------------------------------------------------------------------------------------------- record
+
+    def _records(self, bucket: _Bucket, audits: bool) -> Iterator[DecisionRecord]:
+        """The record of each retrieval of a bucket, in its order."""
+        d = bucket.decision
+        count = len(bucket.prepared)
+        accounts = rows(audit(self.layer, d.relevance, d.reliability, d.risk)) if audits else iter([None] * count)
+        signals = rows(bucket.signals) if bucket.signals else iter([None] * count)
+        supported = bucket.languages_supported or [True] * count
+        for row, (one, decision) in enumerate(zip(bucket.prepared, rows(d), strict=True)):
+            yield record_of(
+                one.retrieval,
+                place=one.place,
+                decision=decision,
+                signals=next(signals),
+                account=next(accounts),
+                conflicts=self._conflicts(bucket, row),
+                risk_rule=one.risk_rule,
+                encoder=self.encoder.identity if _has_text_to_encode(one.retrieval) else None,
+                provenance=self._provenance,
+                truncated=one.embedded.truncated if one.embedded else (),
+                query_truncated=bool(one.embedded and one.embedded.query_truncated),
+                languages_supported=supported[row],
+            )
 
     def _conflicts(self, bucket: _Bucket, row: int) -> Conflicts:
         if bucket.signals is None or bucket.stance is None or not bucket.signals.conflict_rate[row] > 0:
@@ -403,82 +470,169 @@ class MemoryGate:
         texts = [memory.text for memory in bucket.prepared[row].retrieval.memories]
         return conflicts_of(self.detector, bucket.stance[row], bucket.signals.relevant[row], texts)
 
-    def _encoder_of(self, retrieval: Retrieval) -> str | None:
-        """Identity of the encoder, if any text of the retrieval was encoded."""
-        encoded = retrieval.query_embedding is None or any(m.embedding is None for m in retrieval.memories)
-        return self.encoder.identity if encoded and not retrieval.signals else None
+    def _check_calibration(self, encoder: str | None) -> None:
+        """Refuse a calibration of another detector, or of another encoder where that is known."""
+        if calibration := self.layer.calibration:
+            calibration.check_encoder(encoder or calibration.encoder or "", self.detector.name)
 
-    def _check_calibration(self, encoder: SentenceEncoder) -> None:
-        if self.layer.calibration:
-            self.layer.calibration.check_encoder(encoder.identity, self.detector.name)
+
+# -------------------------------------------------------------------------------------------- arguments of the gate
+
+
+def _expect(name: str, value: T, *kinds: type) -> T:
+    if not isinstance(value, kinds):
+        expected = " or ".join(kind.__name__ for kind in kinds)
+        raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
+    return value
+
+
+def _detector(detector: ConflictDetector | str) -> ConflictDetector:
+    return named_detector(detector) if isinstance(detector, str) else detector
 
 
 def _layer(layer: MemoryDecisionLayer | str | Path) -> MemoryDecisionLayer:
-    if isinstance(layer, MemoryDecisionLayer):
-        return layer
     if isinstance(layer, str) and "/" not in layer and not Path(layer).is_dir():
         return MemoryDecisionLayer.from_preset(layer)
-    return MemoryDecisionLayer.from_pretrained(layer)
+    if isinstance(layer, str | Path):
+        return MemoryDecisionLayer.from_pretrained(layer)
+    return _expect("layer", layer, MemoryDecisionLayer, str, Path)
+
+
+def _calibrated(
+    layer: MemoryDecisionLayer,
+    calibration: Calibration | str | Path | None,
+    encoder: SentenceEncoder | str | Path,
+    detector: ConflictDetector,
+) -> MemoryDecisionLayer:
+    """The layer with the calibration that ``from_pretrained`` was asked for."""
+    if calibration == "auto":
+        return layer.calibrated(Calibration.reference()) if _reference_fits(layer, encoder, detector) else layer
+    if calibration is None:
+        return MemoryDecisionLayer(layer.config.uncalibrated()) if layer.calibration else layer
+    if calibration == "reference":
+        calibration = Calibration.reference()
+    elif isinstance(calibration, str | Path):
+        if not Path(calibration).exists():
+            raise FileNotFoundError(unknown_name("calibration or file", str(calibration), ("auto", "reference")))
+        calibration = Calibration.load(calibration)
+    return layer.calibrated(_expect("calibration", calibration, Calibration, str, Path))
+
+
+def _reference_fits(
+    layer: MemoryDecisionLayer, encoder: SentenceEncoder | str | Path, detector: ConflictDetector
+) -> bool:
+    if layer.config != layer.config.uncalibrated():  # calibrated, or with values that somebody set on purpose
+        return False
+    reference = Calibration.reference()
+    default = str(encoder) in (DEFAULT_ENCODER, DEFAULT_ENCODER.rpartition("/")[2])
+    identity = encoder.identity if isinstance(encoder, SentenceEncoder) else reference.encoder if default else None
+    mine = (config_digest(layer.config), layer.basis, identity, detector.name)
+    return mine == (reference.config, reference.basis, reference.encoder, reference.detector)
+
+
+# ------------------------------------------------------------------------------------------- arguments of a decision
 
 
 def _retrieval(query: object, memories: object, risk: object, category: object) -> Retrieval:
-    if isinstance(risk, Tensor):
+    if isinstance(risk, Tensor) and risk.ndim == 0:
         risk = risk.item()
     return Retrieval.parse({"query": query, "memories": memories, "risk": risk, "category": category})
 
 
+def _sequence(name: str, values: Any) -> Sequence[Any]:
+    """A list, a tuple, or what becomes one: an array, a tensor, a column of a table."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+        raise TypeError(f"{name} must be a list, one entry a retrieval, got {type(values).__name__}")
+    return values
+
+
 def _spread(name: str, values: Any, length: int) -> Sequence[Any]:
     """One value for each retrieval; a single one is repeated."""
-    if isinstance(values, Tensor):
+    if hasattr(values, "tolist"):
         values = values.tolist()
-    if values is None or isinstance(values, str | float | int):
-        return [values] * length
-    if len(values) != length:
-        raise ValueError(f"{name} must be one for all or one a query ({length}), got {len(values)}")
-    return list(values)
+    return [values] * length if values is None or isinstance(values, str | float | int) else _sequence(name, values)
 
 
-def _rows(encoded: Encoded) -> Iterator[tuple[Tensor, bool]]:
+def _at(place: int, error: Exception) -> Exception:
+    """The same error, saying in which retrieval."""
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"retrieval {place}: {error}")
+
+
+def _has_text_to_encode(retrieval: Retrieval) -> bool:
+    given = (retrieval.query_embedding, *(memory.embedding for memory in retrieval.memories))
+    return retrieval.signals is None and any(embedding is None for embedding in given)
+
+
+# ------------------------------------------------------------------------------------------------- tensors of stores
+
+
+def _pairs(encoded: Encoded) -> Iterator[tuple[Tensor, bool]]:
     return zip(encoded.embeddings, encoded.truncated.tolist(), strict=True)
 
 
-def _buckets(prepared: Sequence[tuple[int, _Prepared]]) -> Iterator[list[tuple[int, _Prepared]]]:
-    """Stores of one dimension, sorted by size, as many at a time as fit in ``MAX_SLOTS`` padded memories."""
+def _buckets(prepared: Sequence[_Prepared]) -> Iterator[list[_Prepared]]:
+    """Ready signals, and stores of one dimension and like size, as many at a time as memory is meant for.
 
-    def size(one: _Prepared) -> tuple[int, int]:
-        assert one.memories is not None
-        count, dimension = one.memories.shape
-        return dimension, max(count, 1)
+    Sorting by size keeps one large store from padding all others.
+    """
 
-    bucket: list[tuple[int, _Prepared]] = []
-    for place, one in sorted(prepared, key=lambda item: size(item[1])):
-        dimension, count = size(one)
-        if bucket and (size(bucket[0][1])[0] != dimension or (len(bucket) + 1) * count > MAX_SLOTS):
+    def shape(one: _Prepared) -> tuple[int, int]:
+        """Dimension and number of memories; (0, 0) for ready signals."""
+        return (0, 0) if one.embedded is None else (one.embedded.memories.shape[1], one.embedded.memories.shape[0])
+
+    bucket: list[_Prepared] = []
+    for one in sorted(prepared, key=shape):
+        dimension, count = shape(one)
+        most = min(MAX_STORES, MAX_PAIRS // (max(count, 1) * min(max(count, 1), PAIR_BLOCK)))
+        if bucket and (shape(bucket[0])[0] != dimension or len(bucket) >= most):
             yield bucket
             bucket = []
-        bucket.append((place, one))
+        bucket.append(one)
     if bucket:
         yield bucket
 
 
-def _padded(prepared: Sequence[_Prepared]) -> tuple[Tensor, Tensor, Tensor]:
+def _padded(stores: Sequence[_Embedded]) -> tuple[Tensor, Tensor, Tensor]:
     """Queries ``(B, d)``, memories ``(B, K, d)`` and mask ``(B, K)``, with K >= 1."""
-    stores = [one.memories for one in prepared if one.memories is not None]
-    query = torch.stack([one.query for one in prepared if one.query is not None])
-    width = max(1, *(len(store) for store in stores)) if len(stores) > 1 else max(1, len(stores[0]))
+    query = torch.stack([store.query for store in stores])
+    sizes = torch.tensor([len(store.memories) for store in stores])
+    width = max(1, int(sizes.max()))
     memories = query.new_zeros(len(stores), width, query.shape[-1])
-    mask = torch.zeros(len(stores), width, dtype=torch.bool)
     for row, store in enumerate(stores):
-        memories[row, : len(store)] = store
-        mask[row, : len(store)] = True
-    return query, memories, mask
+        memories[row, : len(store.memories)] = store.memories
+    return query, memories, torch.arange(width) < sizes.unsqueeze(-1)
+
+
+def _packed(features: StanceFeatures) -> Tensor:
+    """Features ``(N,)`` as one row of int32 a text: what the cache holds."""
+    columns = [getattr(features, field.name) for field in dataclasses.fields(StanceFeatures)]
+    return torch.cat([column.reshape(len(column), -1).to(torch.int32) for column in columns], dim=-1)
+
+
+def _unpacked(packed: Tensor) -> StanceFeatures:
+    """The features ``(N,)`` of rows of ``_packed``."""
+    none = StanceFeatures.empty((1,))
+    like = {field.name: getattr(none, field.name) for field in dataclasses.fields(StanceFeatures)}
+    parts = torch.split(packed, [column.numel() for column in like.values()], dim=-1)
+    return StanceFeatures(
+        **{
+            name: part.reshape(len(packed), *column.shape[1:]).to(column.dtype)
+            for (name, column), part in zip(like.items(), parts, strict=True)
+        }
+    )
 
 
 def _in_order(buckets: Sequence[_Bucket], layer: MemoryDecisionLayer) -> Decision:
     """The decisions of all buckets as one batch, in the order of the input."""
     if not buckets:
-        nothing = torch.empty(0, device=layer.head.gate.device)
-        return layer(nothing, nothing, nothing)  # type: ignore[no-any-return]
-    order = torch.tensor([place for bucket in buckets for place in bucket.places]).argsort()
-    joined = {f.name: torch.cat([getattr(b.decision, f.name) for b in buckets]) for f in fields(Decision)}
+        nothing = torch.empty(0, device=layer.policy.thresholds.device)
+        decision: Decision = layer(nothing, nothing, nothing)
+        return decision
+    order = torch.tensor([one.place for bucket in buckets for one in bucket.prepared]).argsort()
+    joined = {
+        field.name: torch.cat([getattr(bucket.decision, field.name) for bucket in buckets])
+        for field in dataclasses.fields(Decision)
+    }
     return Decision(**{name: column[order.to(column.device)] for name, column in joined.items()})

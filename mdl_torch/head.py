@@ -32,9 +32,12 @@ def consistency(relevance_vector: Tensor, meta: Tensor) -> Tensor:
         >>> consistency(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 1.0]))
         tensor(0.7071)
     """
-    lengths: Tensor = relevance_vector.norm(dim=-1) * meta.norm(dim=-1)
-    dot = (relevance_vector * meta).sum(dim=-1)
-    return (dot / lengths.clamp_min(torch.finfo(dot.dtype).tiny)).clamp(-1.0, 1.0)
+    tiny = torch.finfo(meta.dtype).tiny
+    largest = relevance_vector.abs().amax(dim=-1, keepdim=True)
+    direction = relevance_vector / largest.clamp_min(tiny)  # else squares underflow: without value encoding v_wm = M·1
+    lengths: Tensor = direction.norm(dim=-1) * meta.norm(dim=-1)
+    dot = (direction * meta).sum(dim=-1)
+    return (dot / lengths.clamp_min(tiny)).clamp(-1.0, 1.0)
 
 
 class Trust(NamedTuple):

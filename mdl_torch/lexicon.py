@@ -16,9 +16,16 @@ from mdl_torch.errors import unknown_name
 Axis = tuple[Sequence[str], Sequence[str]]
 """An antonym axis: the words of one pole, the words of the other."""
 
+IDS = (1 << 24) - 8
+"""How many different word ids there are; an id and its sign code share 31 bits."""
+
 _VOWEL = re.compile(r"[aeiouy]")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_a-z\u00aa\u00ba\u00c0-\u024f\u0250-\u02af\u1e00-\u1eff]")
 _FORGET_ABOVE = 200_000  # tokens remembered; texts bring new ones without end
+
+
+ANY = "*"
+"""Stands for the second word of a phrase that names only its ending: "stop ...ing"."""
 
 
 class Kind(IntEnum):
@@ -62,7 +69,7 @@ class Entry(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """A phrase after its first word: further words, what the word after them must end in, and the entry it stands for."""
+    """A phrase after its first word: further words, the ending of the word after them, the entry it stands for."""
 
     rest: tuple[str, ...]
     ending: str
@@ -136,9 +143,8 @@ class Lexicon:
         antonyms: axes. The first axis of a word wins; phrases are joined by ``_``.
         irregular: irregular inflected forms and their bases.
         other_languages: function words of other languages, by which a text in them is recognised, and
-            ``name_particles``, which count for little.
+            ``name_particles``, which count for little, and ``shared_words``, which count for no language.
         stemmer: strips regular inflection.
-        ids: how many different ids there are.
 
     Raises:
         ValueError: ``cues`` holds an unknown list or lacks ``language``.
@@ -156,7 +162,6 @@ class Lexicon:
         irregular: Mapping[str, str] | None = None,
         other_languages: Mapping[str, Sequence[str]] | None = None,
         stemmer: Callable[[str], str] = stem,
-        ids: int = (1 << 24) - 8,
     ) -> None:
         for key in cues:
             if key not in _LISTS and key not in _OTHER_KEYS:
@@ -170,10 +175,9 @@ class Lexicon:
         self.answer_followers = frozenset(cues.get("answer_followers", ()))
         self.particle_verbs = frozenset(cues.get("particle_verbs", ()))
         self.entries: dict[str, Entry] = dict(_PUNCTUATION)
-        self.phrases: dict[str, list[Phrase]] = {}
+        self.phrases: dict[str, dict[str, list[Phrase]]] = {}  # by first, then by second word
         self._irregular = irregular or {}
         self._stemmer = stemmer
-        self._ids = ids
         self._poles: dict[str, tuple[int, int]] = {}
         self._add_antonyms(antonyms)
         self._add_cues(cues)
@@ -182,6 +186,7 @@ class Lexicon:
         self._latin = not any(_FOREIGN_LETTER.search(word) for word in self._own)
         others = {key: words for key, words in (other_languages or {}).items() if key != self.language}
         self._particles = frozenset(others.pop("name_particles", ())) - self._own
+        self._telling = self._own - frozenset(others.pop("shared_words", ()))
         self._foreign = frozenset(word for words in others.values() for word in words) - self._own
         self._suspicious = self._foreign | self._particles
 
@@ -202,7 +207,7 @@ class Lexicon:
             for path in (root / f"antonyms_{language}.txt", root / "antonyms_wordnet.txt")
             for line in _lines(path)
         ]
-        irregular = {}
+        irregular: dict[str, str] = {}
         for path in (root / "irregular.txt", root / f"irregular_{language}.txt"):
             irregular |= dict(line.split() for line in _lines(path))
         others = root / "other_languages.yaml"
@@ -252,10 +257,10 @@ class Lexicon:
             return False
         if not self._latin:
             return True
-        hints = sum(1 for word in words if word in self._foreign)
+        hints: float = sum(1 for word in words if word in self._foreign)
         hints += 0.5 * (not ascii_only and any(not word.isascii() for word in words))
         hints += 0.5 * min(2, sum(1 for word in words if word in self._particles))
-        own = sum(1 for word in words if word in self._own)
+        own = sum(1 for word in words if word in self._telling)
         return hints < 1 or hints <= own or self._is_name(text)
 
     def _is_name(self, text: str) -> bool:
@@ -278,10 +283,10 @@ class Lexicon:
         return word if "_" in word else self._stemmer(self._irregular.get(word, word))
 
     def _hash(self, key: str) -> int:
-        return zlib.crc32(key.encode("utf-8", "surrogatepass")) % self._ids
+        return zlib.crc32(key.encode("utf-8", "surrogatepass")) % IDS
 
     def _add_antonyms(self, axes: Iterable[Axis]) -> None:
-        """Gives each word one axis. A pair of which one word has an axis joins it, but none joins through a joined word."""
+        """Gives each word one axis. A pair joins the axis of one of its words, unless that word has only joined it."""
         joined: set[str] = set()
         for poles in axes:
             keys = [[self._key(word) for word in pole] for pole in poles]
@@ -306,8 +311,9 @@ class Lexicon:
         for base in cues.get("contracted", ()):
             for form in (f"{base}n't", f"{base}nt", f"{base}n t"):
                 self._add(form, Entry(Kind.NEGATOR))
-        for options in self.phrases.values():
-            options.sort(key=lambda phrase: (-len(phrase.rest), not phrase.ending))
+        for seconds in self.phrases.values():
+            for options in seconds.values():
+                options.sort(key=lambda phrase: -len(phrase.rest))
 
     def _add(self, phrase: str, entry: Entry) -> None:
         first, *rest = phrase.split()
@@ -315,7 +321,7 @@ class Lexicon:
             self.entries[first] = entry
             return
         ending = rest.pop()[1:] if rest[-1].startswith("*") else ""
-        options = self.phrases.setdefault(first, [])
+        options = self.phrases.setdefault(first, {}).setdefault(rest[0] if rest else ANY, [])
         if all((option.rest, option.ending) != (tuple(rest), ending) for option in options):
             options.append(Phrase(tuple(rest), ending, entry))
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from mdl_torch.config import MDLConfig
-from mdl_torch.outputs import Action, Decision, Status
+from mdl_torch.outputs import INVALID, Action, Decision, Status
 from mdl_torch.risk import HIGH_RISK
 from mdl_torch.stage import Stage
+
 
 class ActionPolicy(Stage):
     """Active if C_final >= θ0, Supp if >= θ1, Silent if >= θ2, else Opt-Out (Section 3.3).
@@ -53,10 +54,10 @@ def guard(decision: Decision, status: Tensor, *, require_relevant: bool) -> Deci
         >>> guard(trusted, torch.tensor(int(Status.NO_MEMORY)), require_relevant=False).action
         tensor(2, dtype=torch.int8)
     """
-    status = decision.status | status
+    status = decision.status | status.to(decision.status.dtype)
     empty = (status & Status.NO_MEMORY) != 0
     irrelevant = (status & (Status.NO_MEMORY | Status.NO_RELEVANT_MEMORY)) != 0
-    invalid = (status & (Status.NOT_FINITE | Status.OUT_OF_RANGE)) != 0
+    invalid = (status & INVALID) != 0
     action = torch.where(empty, decision.action.clamp_min(int(Action.SILENT)), decision.action)
     if require_relevant:
         action = torch.where(irrelevant, action.clamp_min(int(Action.SILENT)), action)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from mdl_torch.lexicon import Entry, Kind, Lexicon
+from mdl_torch.lexicon import ANY, Entry, Kind, Lexicon
 from mdl_torch.words import WORD, normalise
 
 MAX_CHARACTERS = 16_384
@@ -39,7 +39,7 @@ class Reading:
         focus: for each content word whether its negation bears on it.
         places: for each content word the index of its token.
         polarity: 1 for a text that opens with "yes", -1 with "no", else 0.
-        negated: whether a negation occurs at all.
+        negations: indices of all tokens that negate, whether or not another one undoes them.
     """
 
     tokens: list[str]
@@ -48,7 +48,7 @@ class Reading:
     focus: list[bool] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     polarity: int = 0
-    negated: bool = False
+    negations: list[int] = field(default_factory=list)
 
 
 def read(text: str, lexicon: Lexicon) -> Reading:
@@ -149,14 +149,14 @@ class _Reader:
         return 1
 
     def _phrase(self, i: int, entry: Entry) -> tuple[Entry, int]:
-        """The longest phrase that starts at token i, and the token after it; the token's own entry where there is none."""
-        tokens = self.out.tokens
-        for rest, ending, phrase_entry in self.lexicon.phrases[tokens[i]]:
-            after = i + 1 + len(rest)
-            if tuple(tokens[i + 1 : after]) == rest and (
-                not ending or (after < len(tokens) and tokens[after].endswith(ending))
-            ):
-                return phrase_entry, after
+        """The longest phrase that starts at token i and the token after it; its own entry where there is none."""
+        tokens, seconds = self.out.tokens, self.lexicon.phrases[self.out.tokens[i]]
+        if i + 1 < len(tokens):
+            for rest, ending, phrase_entry in seconds.get(tokens[i + 1]) or seconds.get(ANY) or ():
+                after = i + 1 + len(rest)
+                found = tuple(tokens[i + 1 : after]) == rest
+                if found and (not ending or (after < len(tokens) and tokens[after].endswith(ending))):
+                    return phrase_entry, after
         return entry, i + 1
 
     def _kind(self, i: int) -> Kind:
@@ -168,7 +168,7 @@ class _Reader:
 
     def _negator(self, i: int, after: int, entry: Entry) -> Entry:
         kind, cues = entry.kind, self.out.cues
-        self.out.negated = True
+        self.out.negations.append(i)
         if self.opening >= 0:  # "without a ticket you cannot board"
             self._undo(self.opening)
             self.opening = _NONE
@@ -182,14 +182,14 @@ class _Reader:
         return entry
 
     def _starts_anew(self, kind: Kind) -> bool:
-        """Whether a second negation is one of its own: "not hot and not spicy", "people who don't smoke don't cough"."""
+        """Whether a second negation stands for itself: "not hot and not spicy", "who don't smoke don't cough"."""
         second = self.cue >= 0 and self.covered
         return second and (self.coordinated or (kind is not Kind.DENIAL and self.subclause < 0))
 
     def _deny(self, i: int, after: int, entry: Entry) -> Entry:
         if self._attributive(i, after):
             return self.lexicon.content(self.out.tokens[i])
-        self.out.negated = True
+        self.out.negations.append(i)
         if self.cue < 0:
             self._flip(i, focus=False)
             self._open(i, Bears.LAST, start=self.clause)
@@ -245,7 +245,7 @@ class _Reader:
     def _subordinator(self, i: int, after: int, entry: Entry) -> Entry:
         self.subclause = len(self.out.words)
         if self.degree >= 0 and self.out.tokens[i] == "to":  # "too heavy to fly"
-            self.out.negated = True
+            self.out.negations.append(self.degree)
             if self.cue < 0:
                 self._open(self.degree, Bears.NEXT)
             else:

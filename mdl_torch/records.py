@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
-from torch import Tensor
-
-from mdl_torch.audit import Audit
 from mdl_torch.config import CHANNELS
 from mdl_torch.errors import unknown_name
-from mdl_torch.layer import MemoryDecisionLayer
-from mdl_torch.outputs import Action, Decision, Signals, Status
-from mdl_torch.retrieval import Retrieval
-from mdl_torch.signals import PAIR_BLOCK
-from mdl_torch.stance import ConflictDetector, StanceFeatures
+from mdl_torch.outputs import INVALID, Action, Decision, Signals, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from mdl_torch.audit import Audit
+    from mdl_torch.layer import MemoryDecisionLayer
+    from mdl_torch.retrieval import Memory, Retrieval
+    from mdl_torch.stance import ConflictDetector, StanceFeatures
 
 SCHEMA_VERSION = 1
 """Of the output line; see ``data/output.schema.json``."""
@@ -29,10 +31,13 @@ DECIMALS = 7
 MAX_CONFLICTS = 20
 """Conflicts that a record lists; it counts all of them."""
 
+PAIRS_AT_ONCE = 65_536
+"""Pairs of memories that are compared in one tensor."""
+
 REASONS: dict[str, str] = {
     "no_memory": "The store holds no memory, so none can be injected.",
     "no_relevant_memory": "No memory is similar enough to the query to count as relevant.",
-    "irrelevant_store_withheld": "The equations would have injected memories of which none is relevant; the gate did not.",
+    "irrelevant_store_withheld": "The equations would have injected memories, but none is relevant; the gate did not.",
     "top_tier_without_support": "The risk is in the top tier and no memory is relevant, so the gate abstains.",
     "too_few_to_compare": "Fewer than two memories are relevant, so reliability is the neutral 0.5.",
     "conflicting_memories": "Relevant memories contradict each other.",
@@ -40,10 +45,10 @@ REASONS: dict[str, str] = {
     "not_finite": "A signal or an embedding is not a finite number, so the gate abstains.",
     "out_of_range": "A signal is out of its range, so the gate abstains.",
     "truncated": "A text is longer than the encoder can read; the rest of it was left out.",
-    "language_unsupported": "A text is in a language that the conflict detector has no lexicon for: conflicts may go unseen.",
+    "language_unsupported": "A text is in a language that the conflict detector does not know: conflicts go unseen.",
     "stance_unread": "A memory came without a text: conflicts with it go unseen.",
-    "calibration_not_fitted": "No calibration was fitted: the range of the whole cube and the default thresholds apply.",
-    "encoder_unverified": "Embeddings were given: nothing shows that they are of the encoder the calibration was fitted on.",
+    "calibration_not_fitted": "No calibration was fitted: the range of ‖v_meta‖ is that of all possible signals.",
+    "encoder_unverified": "Embeddings were given: nothing shows that the calibration was fitted on their encoder.",
     "duplicate_ids": "Two memories have the same id.",
 }
 """Every reason that a record can carry, with its meaning."""
@@ -242,31 +247,46 @@ def conflicts_of(
         texts: What the memories say, None without text.
 
     Example:
+        >>> import torch
         >>> from mdl_torch.stance import detector
         >>> lexical, texts = detector("lexical"), ["The shop is open.", "The shop is closed."]
         >>> conflicts_of(lexical, lexical.features(texts), torch.tensor([True, True]), texts)
         Conflicts(count=1, listed=((0, 1, 'antonym', ('open', 'closed')),))
     """
-    count, listed = 0, []
-    for start in range(0, len(texts), PAIR_BLOCK):
-        rows = slice(start, start + PAIR_BLOCK)
-        both = relevant[rows, None] & relevant[None, :]
-        fired = (detector.conflicts(stance[rows], stance) != 0) & both
-        pairs = fired.triu(diagonal=start + 1).nonzero()
+    places = relevant.nonzero().flatten()
+    stance = stance[places.to(stance.count.device)]
+    at_once = max(1, PAIRS_AT_ONCE // max(1, len(places)))
+    count = 0
+    listed: list[tuple[int, int, str, tuple[str, ...]]] = []
+    for start in range(0, len(places), at_once):
+        fired = detector.conflicts(stance[start : start + at_once], stance[start:]) != 0
+        pairs = start + fired.triu(diagonal=1).nonzero()
         count += len(pairs)
-        for i, j in pairs[: MAX_CONFLICTS - len(listed)].tolist():
-            listed.append((start + i, j, *_evidence(detector, texts[start + i], texts[j])))
+        for i, j in places[pairs[: MAX_CONFLICTS - len(listed)]].tolist():
+            listed.append((i, j, *_evidence(detector, texts[i], texts[j])))
     return Conflicts(count, tuple(listed))
+
+
+def rows(output: Decision | Signals | Audit) -> Iterator[dict[str, Any]]:
+    """The rows of a batch ``(B, ...)`` as plain numbers, by the names of its fields.
+
+    Example:
+        >>> import torch
+        >>> from mdl_torch import MemoryDecisionLayer
+        >>> [row["action"] for row in rows(MemoryDecisionLayer()(*torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.2, 0.2]])))]
+        [0, 2]
+    """
+    columns = {field.name: getattr(output, field.name).tolist() for field in dataclasses.fields(output)}
+    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
 
 
 def record_of(
     retrieval: Retrieval,
     *,
-    row: int,
     place: int,
-    decision: Decision,
-    signals: Signals | None,
-    account: Audit | None,
+    decision: Mapping[str, Any],
+    signals: Mapping[str, Any] | None,
+    account: Mapping[str, Any] | None,
     conflicts: Conflicts,
     risk_rule: str,
     encoder: str | None,
@@ -275,15 +295,14 @@ def record_of(
     query_truncated: bool,
     languages_supported: bool,
 ) -> DecisionRecord:
-    """The record of one row of a batch.
+    """The record of one decision.
 
     Args:
         retrieval: What was decided on.
-        row: Its row in the tensors.
         place: Its place in the input, which names it if it has no id.
-        decision: Decisions ``(B,)``.
-        signals: Signals ``(B,)``; None for ready signals.
-        account: Their audit, ``(B,)``; None if it was switched off.
+        decision: Its row of the ``Decision``.
+        signals: Its row of the ``Signals``; None for ready signals.
+        account: Its row of the ``Audit``; None if it was switched off. Of a faulty row there is nothing to account for.
         conflicts: Conflicts of this store.
         risk_rule: Where A came from.
         encoder: Identity of the encoder; None if nothing was encoded.
@@ -292,34 +311,36 @@ def record_of(
         query_truncated: Whether the query was.
         languages_supported: Whether the conflict detector knows the language of every text.
     """
-    d = {f.name: getattr(decision, f.name)[row].item() for f in dataclasses.fields(Decision)}
-    s = {n: getattr(signals, n)[row].item() for n in _MEASURED} if signals else dict.fromkeys(_MEASURED)
-    action = Action(d["action"])
-    store = () if retrieval.signals else retrieval.memories
+    action, status = Action(decision["action"]), Status(decision["status"])
+    store: tuple[Memory, ...] = () if retrieval.signals else retrieval.memories
     ids = tuple(str(position) if memory.id is None else str(memory.id) for position, memory in enumerate(store))
-    similarity = signals.similarity[row].tolist() if signals else []
-    relevant = signals.relevant[row].tolist() if signals else []
+    measured = dict.fromkeys(_MEASURED) if signals is None else {name: _finite(signals[name]) for name in _MEASURED}
+    # Padding is cut off by zip: a store has as many ids as memories.
+    seen = zip(ids, signals["similarity"], signals["relevant"], strict=False) if signals else ()
+    memories = tuple(MemoryReading(id, _finite(similarity), relevant) for id, similarity, relevant in seen)
+    given = [retrieval.query_embedding, *(memory.embedding for memory in store)]
     facts = Facts(
-        status=Status(d["status"]),
-        withheld=action >= Action.SILENT and d["gated_confidence"] >= provenance.thresholds[1],
-        abstained=action == Action.OPT_OUT and d["gated_confidence"] >= provenance.thresholds[2],
-        compared=signals is None or sum(relevant) >= 2,
+        status=status,
+        withheld=action >= Action.SILENT and decision["gated_confidence"] >= provenance.thresholds[1],
+        abstained=action == Action.OPT_OUT and decision["gated_confidence"] >= provenance.thresholds[2],
+        compared=signals is None or sum(memory.relevant for memory in memories) >= 2,
         conflict=conflicts.count > 0,
         truncated=query_truncated or any(truncated),
         languages_supported=languages_supported,
         texts_known=all(memory.text is not None for memory in store),
         fitted=provenance.fitted,
-        encoder_known=retrieval.signals is not None or encoder is not None or not provenance.encoder_matters,
+        encoder_known=signals is None
+        or not provenance.encoder_matters
+        or all(embedding is None for embedding in given),
         unique_ids=len(set(ids)) == len(ids),
     )
     return DecisionRecord(
         id=str(place + 1) if retrieval.id is None else str(retrieval.id),
         action=action,
-        **{n: d[n] for n in ("relevance", "reliability", "risk", "gain", "norm")},
-        **{n: d[n] for n in ("confidence", "consistency", "gated_confidence", "status")},
-        relevance_raw=s["relevance_raw"] if store else None,
-        agreement=s["agreement"],
-        conflict_rate=s["conflict_rate"],
+        **{name: decision[name] for name in _DECIDED},
+        relevance_raw=measured["relevance_raw"] if store else None,
+        agreement=measured["agreement"],
+        conflict_rate=measured["conflict_rate"],
         risk_rule=risk_rule,
         thresholds=provenance.thresholds,
         preset=provenance.preset,
@@ -329,15 +350,16 @@ def record_of(
         encoder=encoder,
         reasons=tuple(facts.reasons()),
         injected=ids if action <= Action.SUPP else (),
-        memories=tuple(MemoryReading(*reading) for reading in zip(ids, similarity, relevant, strict=False)),
-        truncated=tuple(name for name, cut in zip(ids, truncated, strict=False) if cut),
+        memories=memories,
+        truncated=tuple(id for id, cut in zip(ids, truncated, strict=False) if cut),
         conflicts=tuple(ConflictReading(ids[i], ids[j], rule, words) for i, j, rule, words in conflicts.listed),
         conflict_count=conflicts.count,
-        audit=_audit_reading(account, row, action, provenance.thresholds) if account else None,
+        audit=_audit_reading(account, provenance.thresholds) if account and not status & INVALID else None,
     )
 
 
 _MEASURED = ("relevance_raw", "agreement", "conflict_rate")
+_DECIDED = tuple(field.name for field in dataclasses.fields(Decision) if field.name != "action")
 
 
 @dataclass(frozen=True)
@@ -360,13 +382,14 @@ class Facts:
         """The keys of ``REASONS`` that hold, the weightiest first."""
         empty = bool(self.status & Status.NO_MEMORY)
         irrelevant = bool(self.status & Status.NO_RELEVANT_MEMORY)
+        valid = not self.status & INVALID
         holds = {
             "not_finite": bool(self.status & Status.NOT_FINITE),
             "out_of_range": bool(self.status & Status.OUT_OF_RANGE),
             "no_memory": empty,
             "no_relevant_memory": irrelevant and not empty,
             "irrelevant_store_withheld": irrelevant and not empty and self.withheld,
-            "top_tier_without_support": irrelevant and self.abstained,
+            "top_tier_without_support": irrelevant and valid and self.abstained,
             "conflicting_memories": self.conflict,
             "too_few_to_compare": not self.compared and not irrelevant,
             "zero_vector": bool(self.status & Status.ZERO_VECTOR),
@@ -385,24 +408,18 @@ def _evidence(detector: ConflictDetector, a: str | None, b: str | None) -> tuple
     return (found.rule, (*found.a, *found.b)) if found else ("unknown", ())
 
 
-def _audit_reading(
-    account: Audit, row: int, action: Action, thresholds: tuple[float, float, float]
-) -> AuditReading:
-    energy = account.energy[row].tolist()
-    nearest = int(account.boundary[row])
-    distance = account.distance[row].item()
+def _audit_reading(account: Mapping[str, Any], thresholds: tuple[float, float, float]) -> AuditReading:
+    nearest, distance = account["boundary"], account["distance"]
     between = (Action(nearest), Action(nearest + 1))
     across = between[1] if distance >= 0 else between[0]
-    changes = [c if math.isfinite(c) else None for c in account.change[row].tolist()]
+    changes = {channel: _finite(change) for channel, change in zip(CHANNELS, account["change"], strict=True)}
+    energy = account["energy"]
     return AuditReading(
         energy=dict(zip((*CHANNELS, "total"), (*energy, sum(energy)), strict=True)),
-        contributions=dict(zip(CHANNELS, account.contribution[row].tolist(), strict=True)),
+        contributions=dict(zip(CHANNELS, account["contribution"], strict=True)),
         boundary=Boundary(
             Nearest((between[0].label, between[1].label), thresholds[nearest], distance),
-            {
-                channel: Change(change, None if change is None else across.label)
-                for channel, change in zip(CHANNELS, changes, strict=True)
-            },
+            {channel: Change(change, None if change is None else across.label) for channel, change in changes.items()},
         ),
     )
 
@@ -417,6 +434,10 @@ def _audit_from_dict(values: Mapping[str, Any]) -> AuditReading:
             {channel: Change(**change[channel]) for channel in CHANNELS},
         ),
     )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _rounded(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -173,7 +173,7 @@ class Retrieval:
         return cls(**given)
 
 
-_NAMES = {str: "a string", Integral: "an integer", Real: "a number", Mapping: "an object"}
+_NAMES: dict[type, str] = {str: "a string", Integral: "an integer", Real: "a number", Mapping: "an object"}
 
 
 def _check(name: str, value: object, *kinds: type) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import gzip
+import itertools
 import json
 import os
 import stat
@@ -192,7 +193,7 @@ def _isolated(gate: MemoryGate, retrievals: list[Retrieval], audits: bool) -> li
         raise
     except Exception as error:
         if len(retrievals) == 1:
-            return [error]
+            return [RuntimeError(f"{type(error).__name__}: {error}")]
     half = len(retrievals) // 2
     return _isolated(gate, retrievals[:half], audits) + _isolated(gate, retrievals[half:], audits)
 
@@ -258,7 +259,8 @@ def find_decision(
         ValueError: There is no such decision, more than one, or the line is an error line.
     """
     with _Source(path) as source:
-        found = [(n, raw) for n, raw in source.lines() if _is_wanted(n, raw, id, line)]
+        last = line if line is not None else 2 if id is None else None  # two show that there is more than one
+        found = [(n, raw) for n, raw in itertools.islice(source.lines(), last) if _is_wanted(n, raw, id, line)]
     wanted = f"line {line}" if line is not None else f"line with id {id!r}" if id is not None else "line"
     if not found:
         raise ValueError(f"{path} has no {wanted}{_nearest_id(path, id) if id is not None else ''}")
@@ -296,7 +298,7 @@ def _is_wanted(number: int, raw: bytes, id: str | None, line: int | None) -> boo
     if line is not None:
         return number == line
     if id is None:
-        return number <= 2  # to see whether there is but one
+        return True
     if b"\\" not in raw and id.encode("utf-8", "surrogatepass") not in raw:
         return False  # spares most lines the parsing
     return _read_decision(raw)[0] == id

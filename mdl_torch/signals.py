@@ -82,25 +82,33 @@ def conflict_rate(detector: ConflictDetector, stance: StanceFeatures, relevant: 
         >>> conflict_rate(detector, stance, torch.tensor([True, True]))
         tensor(1., dtype=torch.float64)
     """
-    *lead, count = relevant.shape
-    side, starts = count, [0]
-    if not torch.compiler.is_compiling():
-        side = _side(math.prod(lead))
-        starts = list(range(0, count, side))
     n = relevant.sum(dim=-1)
-    conflicting = torch.zeros_like(n)
-    for top, left in [(top, left) for top in starts for left in starts if top <= left]:
-        i, j = ((slice(None),) * len(lead) + (slice(start, start + side),) for start in (top, left))
-        fired = detector.conflicts(stance[i], stance[j]) != 0
-        both = relevant[i].unsqueeze(-1) & relevant[j].unsqueeze(-2)
-        later = (fired & both).triu(1 + top - left)  # j > i: each pair once, none with itself
-        conflicting = conflicting + later.sum(dim=(-2, -1))
-    return 2 * conflicting.to(torch.float64) / (n * (n - 1)).clamp_min(1)
+    count = _count_at_once if torch.compiler.is_compiling() else _count_in_blocks
+    return 2 * count(detector, stance, relevant).to(torch.float64) / (n * (n - 1)).clamp_min(1)
 
 
-def _side(stores: int) -> int:
-    """Side of the blocks of pairs that a batch of stores is walked in: about as many pairs at once as one store's."""
-    return max(1, math.isqrt(PAIR_BLOCK**2 // max(1, stores)))
+def _count_at_once(detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor) -> Tensor:
+    """Conflicting pairs of relevant memories, ``(*)``; without a slice, which would fix K in a compiled graph."""
+    return _count(detector.conflicts(stance, stance), relevant, relevant, first=1)
+
+
+def _count_in_blocks(detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor) -> Tensor:
+    """The same, a square block of pairs at a time."""
+    *lead, count = relevant.shape
+    side = max(1, math.isqrt(PAIR_BLOCK**2 // max(1, math.prod(lead))))
+    parts = [(slice(None),) * len(lead) + (slice(start, start + side),) for start in range(0, count, side)]
+    total = torch.zeros_like(relevant[..., 0], dtype=torch.int64)
+    for place, rows in enumerate(parts):
+        for further, columns in enumerate(parts[place:]):
+            rules = detector.conflicts(stance[rows], stance[columns])
+            total = total + _count(rules, relevant[rows], relevant[columns], first=1 - further * side)
+    return total
+
+
+def _count(rules: Tensor, rows: Tensor, columns: Tensor, first: int) -> Tensor:
+    """Fired pairs that are relevant, from the ``first`` diagonal on: each pair once, and none of a text with itself."""
+    both = rows.unsqueeze(-1) & columns.unsqueeze(-2)
+    return ((rules != 0) & both).triu(first).sum(dim=(-2, -1))
 
 
 class SignalExtractor(Stage):

@@ -26,12 +26,8 @@ class Stage(nn.Module):
     """
 
     def fixed(self, name: str, value: float | Sequence[Any] | Tensor, *, persistent: bool = True) -> None:
-        """Register ``value`` as a float64 buffer; ``persistent=False`` for what can be recomputed.
-
-        It lies on torch's default device, so that ``with torch.device(...)`` holds for NumPy's arrays too.
-        """
-        buffer = torch.as_tensor(value, dtype=torch.float64, device=torch.get_default_device())
-        self.register_buffer(name, buffer, persistent=persistent)
+        """Register ``value`` as a float64 buffer; ``persistent=False`` for what can be recomputed."""
+        self.register_buffer(name, torch.as_tensor(value, dtype=torch.float64), persistent=persistent)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def keep_dtype(tensor: Tensor) -> Tensor:

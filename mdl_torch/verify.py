@@ -180,7 +180,7 @@ def _check_signals(checks: _Checks, record: DecisionRecord) -> None:
         checks.near("conflict_rate", "ready signals have none", record.conflict_rate, None)
         return
     pairs = _pairs(record)
-    if not pairs:
+    if not pairs and not record.status & int(Status.NOT_FINITE):
         checks.near("agreement", "no pair of relevant memories", record.agreement, 0.0)
     expected = record.conflict_count / pairs if pairs else 0.0
     checks.near("conflict_rate", f"{record.conflict_count} of {pairs} pairs", record.conflict_rate, expected, ROUNDING)

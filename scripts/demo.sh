@@ -46,6 +46,7 @@ mdl="$root/.venv/bin/mdl"
 decisions="$root/decisions.jsonl"
 export TOKENIZERS_PARALLELISM=false
 
+rm -f -- "$decisions" # what an earlier run left must not pass for this one's
 # A bad input line becomes an error line and the exit status; the rest is still worth showing.
 status=0
 "$mdl" score "$data" -o "$decisions" --table || status=$?

@@ -19,23 +19,25 @@ PARTS = ("adj", "adv", "noun", "verb")
 LONGEST_SENSE_RANK = {"adj": 3, "adv": 2, "noun": 1, "verb": 3}
 """How far down the frequency-ordered senses of a word an antonym may sit and still be meant in running text."""
 
-NOISE = {
-    # People, family, animals, times, places in a list: naming one does not deny the other.
-    *"man woman boy girl male female husband wife father mother son daughter brother sister king queen uncle".split(),
-    *"aunt nephew niece actor actress host hostess lady gentleman lord god goddess prince princess bull cow".split(),
-    *"bride groom hero heroine widow widower here there now then today first last this that thing person".split(),
-    *"child parent student teacher doctor patient employer employee day night morning evening dawn sunset".split(),
-    *"sea land city country europe body mind home work time space life back front face north_american".split(),
-    # Function words and words far more common in another sense.
-    *"can will may might must one other another many much such own same kind mean even still well right most".split(),
-    *"come go give take get set put make find keep let have be do know say see use show need want like".split(),
-    *"look call hold bring ask tell move run turn play stand sit walk read write go_on natural common special".split(),
-    *"major minor general particular present course plain level fit fair fine odd sharp flat single double".split(),
-    *"matter point cause effect form content art nature culture act figure bear end".split(),
-    *"interest green ripe whole half age feed attend function following black white dark_ record block lead single boil".split(),
-    *"raw cook cooked cooking study quiet_ all no some ever never".split(),
-    *"american british foreign native christian gentile jew arts science south north east west ".split(),
-}
+# People, family, animals, places and times: to name one in a text does not deny the other.
+_NAMES = """
+man woman boy girl male female husband wife father mother son daughter brother sister king queen uncle aunt
+nephew niece actor actress host hostess lady gentleman lord god goddess prince princess bull cow bride groom
+hero heroine widow widower here there now then today first last this that thing person child parent student
+teacher doctor patient employer employee day night morning evening dawn sunset sea land city country europe body
+mind home work time space life back front face
+"""
+# Function words, and words far more common in another sense than the one that has an antonym.
+_COMMON = """
+can will may might must one other another many much such own same kind mean even still well right most come go
+give take get set put make find keep let have be do know say see use show need want like look call hold bring
+ask tell move run turn play stand sit walk read write natural common special major minor general particular
+present course plain level fit fair fine odd sharp flat single double matter point cause effect form content art
+nature culture act figure bear end interest green ripe whole half age feed attend function following black white
+record block lead single boil raw cook cooked cooking study all no some ever never american british foreign
+native christian gentile jew arts science south north east west
+"""
+NOISE = {*_NAMES.split(), *_COMMON.split()}
 
 
 def lemma(word: str) -> str:
@@ -88,7 +90,7 @@ def prefixed_pairs(folder: Path) -> set[tuple[str, str]]:
         for word in index:
             for prefix in ("un", "non"):
                 if len(word) >= 4 and prefix + word in index:
-                    pairs.add((word, prefix + word))
+                    pairs.add((min(word, prefix + word), max(word, prefix + word)))
     return pairs
 
 

@@ -142,5 +142,21 @@ def signals(query, memories, conflicts=None, relevant_above: float = 0.3):
     return max(similarity), float(np.clip(agreement * (1 - phi) ** 2, 0, 1)), agreement, phi, similarity
 
 
+def smallest_change(oracle: Oracle, point, threshold: float, steps: int = 10_000) -> list[float]:
+    """For M, R and A, each alone: the signed way to the nearest of evenly spaced values of [0, 1] across a threshold.
+
+    NaN for a signal with none.
+    """
+    values = np.linspace(0.0, 1.0, steps + 1)
+    above = oracle.head(*point)[2] >= threshold
+    changes = []
+    for k in range(3):
+        signals = list(point)
+        signals[k] = values
+        across = values[(oracle.head(*signals)[2] >= threshold) != above]
+        changes.append(float(min(across - point[k], key=abs)) if len(across) else float("nan"))
+    return changes
+
+
 NEGATION = re.compile(r"\b(?:not|no|never|none|nothing|nobody|cannot)\b|n['’]t\b", re.IGNORECASE)
 """A reader's first take on negation, for the timing baseline only."""

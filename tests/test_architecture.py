@@ -20,6 +20,8 @@ ORDER = (
     "outputs",
     "config",
     "words",
+    "lexicon",
+    "reading",
     "stance",
     "risk",
     "cache",
@@ -46,6 +48,7 @@ ORDER = (
     "score",
     "explain",
     "benchmarks",
+    "benchmarks.conflicts",
     "cli",
 )
 """A module may import those above it, never one below. One query's way through the files is the same order."""

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 
 from mdl_torch import MDLConfig, MemoryDecisionLayer
 from mdl_torch.config import ABLATIONS, PRESETS, check_norm_range, preset_config
+from mdl_torch.layer import exact_norm_range
 
 SWITCHES = tuple(ABLATIONS)
 
@@ -211,11 +212,11 @@ def test_no_value_is_left_out():
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_value_changes_the_decisions(name):
-    """A value without effect would be a lie in the configuration."""
-    signals = grid(9)
+    """A value without effect would be a lie in the configuration. The range is held, so that it hides no effect."""
+    signals, held = grid(9), exact_norm_range(MDLConfig())
     before = MemoryDecisionLayer()(*signals)
     for change in CHANGES[name] if isinstance(CHANGES[name], list) else [CHANGES[name]]:
-        after = MemoryDecisionLayer(MDLConfig(**change))(*signals)
+        after = MemoryDecisionLayer(MDLConfig(**{"norm_range": held, **change}))(*signals)
         if name == "thresholds":
             assert (after.action != before.action).any(), change
         else:
@@ -223,8 +224,6 @@ def test_each_value_changes_the_decisions(name):
 
 
 def test_the_default_range_given_explicitly_changes_nothing():
-    from mdl_torch.layer import exact_norm_range
-
     explicit = MDLConfig(norm_range=exact_norm_range(MDLConfig()))
     assert_identical(MemoryDecisionLayer(explicit)(*grid(5)), MemoryDecisionLayer()(*grid(5)))
 

@@ -265,6 +265,13 @@ def test_a_bad_value_opts_out_and_touches_no_other_row(layer, bad, argument, dty
     assert (d.risk[1], d.gated_confidence[1], d.confidence[1], d.norm[1]) == (1, 0, 0, 0)
 
 
+def test_a_bad_value_opts_out_where_the_equations_never_would():
+    """With θ2 = 0 they have no Opt-Out at all."""
+    never = MemoryDecisionLayer(MDLConfig(thresholds=(0.5, 0.3, 0.0)))
+    d = never(*tensors([0.0, math.nan, 0.0], 0.0, [1.0, 1.0, 2.0]))
+    assert d.action.tolist() == [Action.SILENT, Action.OPT_OUT, Action.OPT_OUT]
+
+
 @pytest.mark.parametrize("argument", [1, 2])
 @pytest.mark.parametrize("value", [-1e-6, 1.000001])
 def test_reliability_and_risk_just_out_of_range(layer, argument, value):

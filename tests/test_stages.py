@@ -164,6 +164,13 @@ def test_consistency_by_hand():
     assert consistency(a, b).item() == pytest.approx(4 / 9, abs=1e-15)
 
 
+@pytest.mark.parametrize(("dtype", "tiny"), [(torch.float32, 1e-30), (torch.float32, 1e-38), (torch.float64, 1e-300)])
+def test_consistency_is_a_direction_whatever_the_length(dtype, tiny):
+    """Without value encoding v_wm = M·1: a tiny M keeps the direction, though its square underflows."""
+    a, b = torch.full((4,), tiny, dtype=dtype), torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=dtype)
+    assert consistency(a, b).item() == pytest.approx(math.sqrt(0.5), abs=1e-6)
+
+
 def test_gate_by_hand():
     """C = 0.5, α = cos 60° = 0.5: 0.5·(0.3 + 0.7·0.5) = 0.325."""
     head = ConfidenceHead(norm_range=(0.0, 2.0))
@@ -178,10 +185,11 @@ def test_gate_by_hand():
 # --- policy ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("thresholds", [(0.6, 0.4, 0.2), (0.7, 0.45, 0.05)])  # float32 rounds 0.7 down, 0.6 up
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_actions_at_and_around_the_thresholds(dtype):
-    at = torch.tensor([0.6, 0.4, 0.2], dtype=dtype)
-    policy = ActionPolicy()
+def test_actions_at_and_around_the_thresholds(dtype, thresholds):
+    at = torch.tensor(thresholds, dtype=dtype)
+    policy = ActionPolicy(MDLConfig(thresholds=thresholds))
     assert policy(at).tolist() == [0, 1, 2]
     assert policy(at.nextafter(torch.ones_like(at))).tolist() == [0, 1, 2]
     assert policy(at.nextafter(torch.zeros_like(at))).tolist() == [1, 2, 3]

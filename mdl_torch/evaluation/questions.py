@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
 
 TRUTHFULQA_COLUMNS = ("Category", "Question", "Best Answer", "Correct Answers", "Incorrect Answers")
 """What both official releases have: the 817 questions of 2021 and the 790 of 2025."""
@@ -31,7 +34,7 @@ class Question:
 
 
 def load_truthfulqa(path: str | os.PathLike[str]) -> list[Question]:
-    """The questions of a TruthfulQA CSV, of the release of 2021 or of 2025.
+    r"""The questions of a TruthfulQA CSV, of the release of 2021 or of 2025.
 
     Args:
         path: ``TruthfulQA.csv`` as published.
@@ -43,12 +46,12 @@ def load_truthfulqa(path: str | os.PathLike[str]) -> list[Question]:
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "TruthfulQA.csv"
-        >>> _ = path.write_text("Type,Category,Question,Best Answer,Correct Answers,Incorrect Answers,Source\\n"
-        ...                     "Adversarial,Weather,Is rain wet?,Yes,Yes; It is wet,No; Rain is dry,-\\n")
+        >>> _ = path.write_text("Type,Category,Question,Best Answer,Correct Answers,Incorrect Answers,Source\n"
+        ...                     "Adversarial,Weather,Is rain wet?,Yes,Yes; It is wet,No; Rain is dry,-\n")
         >>> load_truthfulqa(path)[0].correct
         ('Yes', 'It is wet')
     """
-    questions = []
+    questions: list[Question] = []
     with Path(path).open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file, strict=True)
         try:

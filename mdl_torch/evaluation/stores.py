@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import random
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from mdl_torch.evaluation.questions import Question, load_truthfulqa
 from mdl_torch.retrieval import Memory, Retrieval
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
 
 DISTRACTORS = 2
 """Records drawn from other questions, as irrelevant noise."""
@@ -16,8 +19,9 @@ DISTRACTORS = 2
 def stores(questions: Sequence[Question], *, seed: int = 0, answers: int | None = None) -> Iterator[Retrieval]:
     """One retrieval a question: its correct and its incorrect answers, and two correct answers of other questions.
 
-    Distractors and order depend on the seed and the question only, so a subset of the questions that keeps the pool
-    has the same stores.
+    A store depends on the seed, its question and the pool, not on what was drawn for other questions: skipping some, or
+    asking for fewer answers, leaves the distractors of the rest as they are. A distractor is never an answer listed
+    for the question itself, though another question may have the same one ("I have no comment").
 
     Args:
         questions: Of one data set; also the pool that distractors come from.
@@ -30,7 +34,7 @@ def stores(questions: Sequence[Question], *, seed: int = 0, answers: int | None 
     Example:
         >>> asked = [Question(f"q{i}", f"Is {i} even?", (f"{i} is.",), (f"{i} is not.",)) for i in range(3)]
         >>> [memory.id for memory in next(stores(asked)).memories]
-        ['incorrect-0', 'distractor-0', 'correct-0', 'distractor-1']
+        ['correct-0', 'incorrect-0', 'distractor-1', 'distractor-0']
     """
     if len(questions) <= DISTRACTORS:
         raise ValueError(f"questions must be more than {DISTRACTORS} to draw distractors from, got {len(questions)}")

@@ -1,0 +1,1 @@
+"""Measurements that `mdl bench` prints."""
