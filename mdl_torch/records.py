@@ -159,7 +159,7 @@ class DecisionRecord:
 
         Raises:
             TypeError: ``line`` is no mapping.
-            ValueError: It is an error line, of another schema version, or lacks a field.
+            ValueError: It is an error line, of another schema version, lacks a field, or a field is malformed.
         """
         if not isinstance(line, Mapping):
             raise TypeError(f"an output line must be an object, got {type(line).__name__}")
@@ -172,8 +172,11 @@ class DecisionRecord:
             raise ValueError(f"the output line lacks {', '.join(missing)}")
         values = {name: line[name] for name in names}
         labels = {action.label: action for action in Action}
-        if values["action"] not in labels:
+        if not isinstance(values["action"], str) or values["action"] not in labels:
             raise ValueError(unknown_name("action", values["action"], labels))
+        for name in (*_DECIDED, "conflict_count"):
+            if isinstance(values[name], bool) or not isinstance(values[name], int | float):
+                raise ValueError(f"{name} must be a number, got {values[name]!r:.60}")
         try:
             return cls(
                 **{

@@ -71,7 +71,14 @@ def test_duplicates_agree_with_each_other(gate):
 
 @pytest.mark.parametrize(
     ("query", "store"),
-    [("", STORE), (QUERY, [""]), (QUERY, ["", ""]), ("", [""]), (" \n\t", ["\x00", "\u200b", " "]), ("🙂" * 300, ["🙃"])],
+    [
+        ("", STORE),
+        (QUERY, [""]),
+        (QUERY, ["", ""]),
+        ("", [""]),
+        (" \n\t", ["\x00", "\u200b", " "]),
+        ("🙂" * 300, ["🙃"]),
+    ],
     ids=ascii,
 )
 def test_empty_and_odd_texts_are_decided(gate, query, store):
@@ -185,7 +192,9 @@ def test_a_risk_that_is_none_is_refused(gate, risk, error, message):
     assert message in str(raised.value)
 
 
-@pytest.mark.parametrize(("risk", "status"), [(1.01, Status.OUT_OF_RANGE), (-0.01, Status.OUT_OF_RANGE), (NAN, Status.NOT_FINITE)])
+@pytest.mark.parametrize(
+    ("risk", "status"), [(1.01, Status.OUT_OF_RANGE), (-0.01, Status.OUT_OF_RANGE), (NAN, Status.NOT_FINITE)]
+)
 def test_a_risk_that_is_none_opts_out_where_nothing_is_checked(lenient, risk, status):
     record = lenient.decide(QUERY, STORE, risk=risk)
     assert (record.action, record.status, record.risk) == (Action.OPT_OUT, status, 1.0)
@@ -225,9 +234,13 @@ def test_wrong_kinds_are_named(gate, query, memories, message):
 
 def test_dimensions_must_be_those_of_the_others(gate, lenient):
     for each in (gate, lenient):
-        with pytest.raises(ValueError, match=r"memories\[1\]\.embedding must have 384 numbers, as many as the encoder's, got 2"):
+        with pytest.raises(
+            ValueError, match=r"memories\[1\]\.embedding must have 384 numbers, as many as the encoder's, got 2"
+        ):
             each.decide(QUERY, [STORE[0], {"embedding": EAST}])
-        with pytest.raises(ValueError, match=r"memories\[1\]\.embedding must have 2 numbers, as many as query_embedding, got 3"):
+        with pytest.raises(
+            ValueError, match=r"memories\[1\]\.embedding must have 2 numbers, as many as query_embedding, got 3"
+        ):
             each.records([Retrieval(query_embedding=EAST, memories=[{"embedding": EAST}, {"embedding": [1, 0, 0]}])])
 
 
@@ -272,7 +285,10 @@ def test_columns_of_arrays_are_lists(gate):
 @pytest.mark.parametrize(
     ("retrievals", "message"),
     [
-        ([{"query": QUERY, "memories": STORE}], r"retrievals\[0\] must be a Retrieval, got dict; Retrieval\.parse makes one"),
+        (
+            [{"query": QUERY, "memories": STORE}],
+            r"retrievals\[0\] must be a Retrieval, got dict; Retrieval\.parse makes one",
+        ),
         (Retrieval(QUERY, STORE), "retrievals must be a list, one entry a retrieval, got Retrieval"),
         ("text", "retrievals must be a list, one entry a retrieval, got str"),
     ],
@@ -315,7 +331,9 @@ def test_a_bad_retrieval_takes_its_own_place_only(gate):
 
 def test_nothing_but_bad_retrievals(gate):
     bad = Retrieval(QUERY, STORE, risk=2.0)
-    assert [str(error) for error in gate.records([bad, bad], errors="return")] == ["risk must be in [0, 1], got 2.0"] * 2
+    assert [str(error) for error in gate.records([bad, bad], errors="return")] == [
+        "risk must be in [0, 1], got 2.0"
+    ] * 2
 
 
 def test_a_missing_model_is_raised_whatever_is_asked_for_errors():

@@ -194,7 +194,9 @@ def test_large_batches_are_split_and_come_back_in_order(encoder):
     risks = torch.linspace(0, 1, 2 * MAX_STORES + 3, dtype=torch.float64).tolist()
     ready = [Retrieval(signals=ReadySignals(0.7, 0.3, risk)) for risk in risks]
     assert [record.risk for record in gate.records(ready, audits=False)] == pytest.approx(risks, abs=1e-12)
-    stores = [Retrieval(query_embedding=[1.0], memories=[{"embedding": [1.0]}] * (n % 40), risk=n / 200) for n in range(200)]
+    stores = [
+        Retrieval(query_embedding=[1.0], memories=[{"embedding": [1.0]}] * (n % 40), risk=n / 200) for n in range(200)
+    ]
     records = gate.records(stores, audits=False)
     assert [record.risk for record in records] == pytest.approx([n / 200 for n in range(200)])
     assert [len(record.memories) for record in records] == [n % 40 for n in range(200)]
@@ -210,7 +212,8 @@ def test_a_large_store_does_not_pad_the_others():
 
 
 @pytest.mark.parametrize(
-    "risk", [0.5, [0.5, 0.5], (0.5, 0.5), torch.tensor([0.5, 0.5]), torch.tensor(0.5), np.array([0.5, 0.5]), np.float32(0.5)]
+    "risk",
+    [0.5, [0.5, 0.5], (0.5, 0.5), torch.tensor([0.5, 0.5]), torch.tensor(0.5), np.array([0.5, 0.5]), np.float32(0.5)],
 )
 def test_risk_is_one_for_all_or_one_for_each(gate, risk):
     decision = gate.decide_batch(["Tea?", "Coffee?"], [["Tea is hot."], ["Coffee is hot."]], risk=risk)
@@ -368,7 +371,12 @@ def test_text_does_load_the_model_and_says_how_to_get_it():
 
 def test_text_and_embeddings_mix(gate):
     ready = gate.encoder.encode_documents([STORE[0], STORE[2]]).embeddings
-    mixed = [Memory(STORE[0], embedding=ready[0] * 7), STORE[1], Memory(STORE[2], embedding=ready[1].tolist()), STORE[3]]
+    mixed = [
+        Memory(STORE[0], embedding=ready[0] * 7),
+        STORE[1],
+        Memory(STORE[2], embedding=ready[1].tolist()),
+        STORE[3],
+    ]
     got, want = gate.decide(QUERY, mixed, risk=0.5), gate.decide(QUERY, STORE, risk=0.5)
     for name in (*SCALARS, "agreement", "conflict_rate"):
         assert getattr(got, name) == pytest.approx(getattr(want, name), abs=1e-6)
@@ -384,12 +392,17 @@ def test_a_given_embedding_wins_over_the_text(gate):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_embeddings_of_other_precisions_are_close(gate, dtype):
-    query, memories = gate.encoder.encode_queries([QUERY]).embeddings[0], gate.encoder.encode_documents(STORE).embeddings
+    query, memories = (
+        gate.encoder.encode_queries([QUERY]).embeddings[0],
+        gate.encoder.encode_documents(STORE).embeddings,
+    )
     (record,) = gate.records(
         [Retrieval(query_embedding=query.to(dtype), memories=[{"embedding": m.to(dtype)} for m in memories], risk=0.5)]
     )
     similarity = [m.similarity for m in gate.decide(QUERY, STORE, risk=0.5).memories]
-    assert [m.similarity for m in record.memories] == pytest.approx(similarity, abs=5e-3 if dtype.itemsize == 2 else 1e-6)
+    assert [m.similarity for m in record.memories] == pytest.approx(
+        similarity, abs=5e-3 if dtype.itemsize == 2 else 1e-6
+    )
 
 
 # --- putting a gate together --------------------------------------------------------------------------------------
@@ -463,7 +476,10 @@ REFERENCE = Calibration.reference()
         ({"layer": MemoryDecisionLayer(MDLConfig().ablate("alpha_gate"))}, "exact-range"),
         ({"layer": MemoryDecisionLayer(MDLConfig(thresholds=(0.8, 0.5, 0.3)))}, "exact-range"),
         ({"layer": MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.0)))}, "exact-range"),
-        ({"layer": MemoryDecisionLayer().calibrated(other(REFERENCE, name="mine"))}, other(REFERENCE, name="mine").label),
+        (
+            {"layer": MemoryDecisionLayer().calibrated(other(REFERENCE, name="mine"))},
+            other(REFERENCE, name="mine").label,
+        ),
         ({"layer": MemoryDecisionLayer().calibrated(REFERENCE), "calibration": None}, "exact-range"),
         ({"layer": MemoryDecisionLayer().calibrated(REFERENCE), "calibration": other(REFERENCE, name="b")}, None),
     ],
@@ -530,9 +546,10 @@ def test_a_saved_layer_with_its_calibration(encoder, tmp_path):
     for folder in (tmp_path, str(tmp_path)):
         gate = MemoryGate.from_pretrained(encoder, layer=folder)
         assert gate.layer.calibration.name == "mine"
-    assert decide(gate, SAMPLE[0]).gated_confidence == decide(
-        MemoryGate.from_pretrained(encoder), SAMPLE[0]
-    ).gated_confidence
+    assert (
+        decide(gate, SAMPLE[0]).gated_confidence
+        == decide(MemoryGate.from_pretrained(encoder), SAMPLE[0]).gated_confidence
+    )
 
 
 def test_a_layer_of_ones_own_decides(encoder):
@@ -559,7 +576,9 @@ def test_a_risk_policy_file_replaces_the_default(encoder, tmp_path):
 def test_the_detector_is_the_one_asked_for(encoder):
     texts = ["It rained in Oslo all summer.", "The trains in Oslo are not late."]
     query = "What is it like in Oslo?"
-    found = {name: MemoryGate.from_pretrained(encoder, detector=name).decide(query, texts) for name in ("lexical", "literal")}
+    found = {
+        name: MemoryGate.from_pretrained(encoder, detector=name).decide(query, texts) for name in ("lexical", "literal")
+    }
     assert [m.relevant for m in found["literal"].memories] == [True, True]
     assert (found["lexical"].conflict_count, found["literal"].conflict_count) == (0, 1)
 
