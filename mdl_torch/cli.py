@@ -208,6 +208,17 @@ def _verify_all(options: Namespace) -> int:
     return max((OUTCOMES[name] for name in OUTCOMES if counts[name]), default=FINE)
 
 
+def _bench_conflicts(options: Namespace) -> int:
+    from mdl_torch.benchmarks.conflicts import read_pairs, render, run
+
+    report = run(read_pairs(options.pairs), options.detector)
+    if options.json:
+        _print_json(report.to_dict())
+    else:
+        render(report, _console())
+    return FINE
+
+
 def _gate(options: Namespace) -> MemoryGate:
     from mdl_torch.encoder import DEFAULT_ENCODER
     from mdl_torch.gate import MemoryGate
@@ -259,6 +270,12 @@ def _explain_options(parser: ArgumentParser) -> None:
     parser.add_argument("--gate", type=GateOptions, default=GateOptions())
 
 
+def _bench_conflicts_options(parser: ArgumentParser) -> None:
+    pairs = "labelled pairs: JSON lines of source, kind, a, b and conflict"
+    parser.add_argument("--pairs", type=str, required=True, metavar="FILE", help=pairs)
+    parser.add_argument("--detector", type=str, default=GateOptions.detector, help="detector that kinds of --json is of")
+
+
 @dataclass(frozen=True)
 class Command:
     """A command: what it is for, what runs it, its options, an example."""
@@ -283,6 +300,12 @@ COMMANDS: dict[str, Command] = {
         _explain,
         _explain_options,
         "mdl explain decisions.jsonl --id med-02 --verify --source retrievals.jsonl",
+    ),
+    "bench conflicts": Command(
+        "how often the conflict detectors fire on labelled pairs of texts",
+        _bench_conflicts,
+        _bench_conflicts_options,
+        "mdl bench conflicts --pairs pairs.jsonl --json",
     ),
 }
 """Every command by its words, such as ``bench conflicts``."""

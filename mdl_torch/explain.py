@@ -89,15 +89,16 @@ class ThresholdBar:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Three lines, as wide as the console allows, up to 72 columns."""
-        width = max(20, min(72, options.max_width - 2))
-        edges = [round(theta * width) for theta in reversed(self.record.thresholds)]
-        names = [action.label for action in reversed(Action)]
-        zones = []
-        for name, start, end in zip(names, [0, *edges], [*edges, width], strict=True):
-            room = max(0, end - start - 1)
-            zones.append("|"[: end - start] + name[:room].center(room, "-"))
+        width = max(20, min(72, options.max_width - 8))
         value = self.record.gated_confidence
-        place = min(width, max(0, int(value * width)))
+        edges = [round(theta * width) for theta in reversed(self.record.thresholds)]
+        actual = sum(value >= theta for theta in self.record.thresholds)
+        zones, place = [], 0
+        for zone, (action, start, end) in enumerate(zip(reversed(Action), [0, *edges], [*edges, width], strict=True)):
+            room = max(0, end - start - 1)
+            zones.append("|"[: end - start] + action.label[:room].center(room, "-"))
+            if zone == actual:  # rounding must not draw it across a threshold
+                place = max(start, min(end - 1, int(value * width)))
         label = f"C_final {value:.3f}"
         marker = " " * place + "^ " + label
         if place + 2 + len(label) > width:

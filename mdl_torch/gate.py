@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from mdl_torch.audit import audit
-from mdl_torch.cache import ContentCache, content_key
+from mdl_torch.cache import FeatureCache
 from mdl_torch.calibration import Calibration, config_digest
 from mdl_torch.embedding_gate import EmbeddingGate
 from mdl_torch.encoder import DEFAULT_ENCODER, Encoded, LongText, SentenceEncoder
@@ -131,7 +131,7 @@ class MemoryGate:
         self._long_text: LongText = long_text
         self._encoder = _expect("encoder", encoder, SentenceEncoder, str, Path)
         self._loading = threading.Lock()
-        self._stance: ContentCache[Tensor] = ContentCache(CACHED_TEXTS)
+        self._features = FeatureCache(self.detector, CACHED_TEXTS)
         self._provenance = Provenance.of(self.layer)
         self._check_calibration(encoder.identity if isinstance(encoder, SentenceEncoder) else None)
 
@@ -414,7 +414,7 @@ class MemoryGate:
         every = list(dict.fromkeys([*texts, *queries]))
         if not every:
             return None, [True] * len(retrievals)
-        features = self._features(every)
+        features = self._features.of(every)
         supported: dict[str | None, bool] = dict(zip(every, features.supported.tolist(), strict=True))
         languages_supported = [
             all(supported.get(text, True) for text in (one.query, *store))
@@ -426,18 +426,6 @@ class MemoryGate:
         place: dict[str | None, int] = {text: row for row, text in enumerate(texts)}
         index = [[place.get(text, -1) for text in store] + [-1] * (width - len(store)) for store in stores]
         return table[torch.tensor(index)].to(self.device), languages_supported
-
-    def _features(self, texts: Sequence[str]) -> StanceFeatures:
-        """Stance features ``(N,)`` of N >= 1 different texts, through the cache."""
-        keys = [content_key(text) for text in texts]
-        known = self._stance.get(keys)
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        if missing:
-            packed = _packed(self.detector.features(list(missing.values())))
-            fresh = {key: row.clone() for key, row in zip(missing, packed, strict=True)}  # a view would keep all rows
-            self._stance.put(fresh)
-            known |= fresh
-        return _unpacked(torch.stack([known[key] for key in keys]))
 
     # ---------------------------------------------------------------------------------------------------- record
 
@@ -603,25 +591,6 @@ def _padded(stores: Sequence[_Embedded]) -> tuple[Tensor, Tensor, Tensor]:
     for row, store in enumerate(stores):
         memories[row, : len(store.memories)] = store.memories
     return query, memories, torch.arange(width) < sizes.unsqueeze(-1)
-
-
-def _packed(features: StanceFeatures) -> Tensor:
-    """Features ``(N,)`` as one row of int32 a text: what the cache holds."""
-    columns = [getattr(features, field.name) for field in dataclasses.fields(StanceFeatures)]
-    return torch.cat([column.reshape(len(column), -1).to(torch.int32) for column in columns], dim=-1)
-
-
-def _unpacked(packed: Tensor) -> StanceFeatures:
-    """The features ``(N,)`` of rows of ``_packed``."""
-    none = StanceFeatures.empty((1,))
-    like = {field.name: getattr(none, field.name) for field in dataclasses.fields(StanceFeatures)}
-    parts = torch.split(packed, [column.numel() for column in like.values()], dim=-1)
-    return StanceFeatures(
-        **{
-            name: part.reshape(len(packed), *column.shape[1:]).to(column.dtype)
-            for (name, column), part in zip(like.items(), parts, strict=True)
-        }
-    )
 
 
 def _in_order(buckets: Sequence[_Bucket], layer: MemoryDecisionLayer) -> Decision:

@@ -27,6 +27,9 @@ TOLERANCE = 5e-6
 ROUNDING = 2e-7
 """The same for numbers that follow from stored ones without float32 in between."""
 
+LANDING = 1e-6
+"""How far C_final may be from a threshold after a change that is said to lead onto it: all of it float64."""
+
 COMFORTABLE_SPREAD = 0.5
 """n_max - n_min below which C, which is divided by it, is allowed more in proportion."""
 
@@ -192,6 +195,8 @@ def _check_signals(checks: _Checks, record: DecisionRecord) -> None:
     elif record.agreement is not None and record.conflict_rate is not None:
         reliability = min(max(record.agreement * (1 - record.conflict_rate) ** 2, 0.0), 1.0)
         checks.near("reliability", "agreement·(1 - conflict_rate)²", record.reliability, reliability, 5 * ROUNDING)
+    elif not record.status & int(Status.NOT_FINITE):
+        checks.equal("agreement", "measured where two memories are relevant", record.agreement is not None, True)
 
 
 def _check_conflicts(checks: _Checks, record: DecisionRecord) -> None:
@@ -366,13 +371,13 @@ def _check_boundary(checks: _Checks, record: DecisionRecord, layer: MemoryDecisi
     checks.near(f"{where}.distance", "C_final less the threshold", nearest.distance, gaps[place], tolerance)
     threshold = point.new_tensor(record.thresholds[place])
     found = smallest_change(layer, point, threshold, torch.tensor(gaps[place] >= 0, device=point.device))
-    on_edge = abs(gaps[place]) <= tolerance
+    on_edge, landing = abs(gaps[place]) <= tolerance, LANDING * tolerance / TOLERANCE
     across = below if gaps[place] >= 0 else above
     for k, (channel, smallest) in enumerate(zip(CHANNELS, found.tolist(), strict=True)):
         delta, to_action = changes[channel].delta, changes[channel].to_action
         expected = None if smallest != smallest else smallest
         field = f"audit.boundary.change.{channel}"
-        agrees = _near(delta, expected, TOLERANCE) or _lands_on(layer, point, k, delta, threshold, tolerance)
+        agrees = _near(delta, expected, TOLERANCE) or _lands_on(layer, point, k, delta, threshold, landing)
         agreement: Agreement = "same" if agrees else _unless(on_edge)
         checks.made.append(Check(f"{field}.delta", "the smallest that crosses", delta, expected, agreement))
         leads = None if delta is None else across

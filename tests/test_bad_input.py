@@ -87,7 +87,7 @@ def test_empty_and_odd_texts_are_decided(gate, query, store):
     assert len(record.memories) == len(store)
 
 
-@pytest.mark.parametrize("lone", ["\ud800", "\udfff", "open \udc80 shop"])
+@pytest.mark.parametrize("lone", ["\ud800", "open \udc80 shop"])
 def test_lone_surrogates_anywhere(gate, lone):
     record = gate.decide(lone, [lone, {"text": lone, "id": lone, "source": lone}], risk=0.5)
     assert record.memories[1].id == lone
@@ -300,7 +300,7 @@ def test_records_takes_a_list_of_retrievals(gate, retrievals, message):
 
 
 def test_what_to_do_with_errors_is_one_of_two(gate):
-    with pytest.raises(ValueError, match="unknown value of errors 'retrun'; did you mean 'return'?"):
+    with pytest.raises(ValueError, match="unknown value of errors 'retrun'; did you mean 'return'"):
         gate.records([], errors="retrun")
 
 

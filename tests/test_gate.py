@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from mdl_torch import Action, Calibration, MDLConfig, MemoryDecisionLayer, MemoryGate, Status
-from mdl_torch.cache import ContentCache, content_key
+from mdl_torch.cache import ContentCache, FeatureCache, _packed, _unpacked, content_key
 from mdl_torch.calibration import config_digest
 from mdl_torch.data import read_text
 from mdl_torch.encoder import DEFAULT_ENCODER, SentenceEncoder, _packaged_model
 from mdl_torch.errors import CalibrationMismatchError, CheckpointError
 from mdl_torch.evaluation.stores import truthfulqa_retrievals
-from mdl_torch.gate import MAX_STORES, _buckets, _packed, _Prepared, _unpacked
+from mdl_torch.gate import MAX_STORES, _buckets, _Prepared
 from mdl_torch.retrieval import Memory, ReadySignals, Retrieval
 from mdl_torch.risk import RiskPolicy
 from mdl_torch.stance import LexicalConflictDetector, detector
@@ -283,7 +283,7 @@ def test_stance_features_are_read_once_and_within_bounds(encoder, monkeypatch):
     gate.decide("Tea?", ["Tea is hot."], risk=0.5)
     assert sorted(seen) == ["Tea is hot.", "Tea?"]
     assert gate.decide("Tea?", [f"Tea is {n}." for n in range(20)], risk=0.5).conflict_count == 0
-    assert len(gate._stance) == 3
+    assert len(gate._features._rows) == 3
     assert len(seen) == 2 + 20
 
 
@@ -297,9 +297,10 @@ def test_cached_features_are_those_of_the_detector():
         assert torch.equal(got, expected)
 
 
-def test_a_cached_row_keeps_no_other_alive(gate):
-    gate._features(["a text of its own", "and another one"])
-    row = gate._stance.get([content_key("a text of its own")])[content_key("a text of its own")]
+def test_a_cached_row_keeps_no_other_alive():
+    cache = FeatureCache(detector("lexical"), 10)
+    cache.of(["a text of its own", "and another one"])
+    (row,) = cache._rows.get([content_key("a text of its own")]).values()
     assert row.untyped_storage().nbytes() == row.nbytes
 
 
