@@ -5,15 +5,15 @@ A retriever says which memory is most similar; this package says whether the mem
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from mdl_torch.calibration import Calibration
-from mdl_torch.config import MDLConfig
-from mdl_torch.layer import MemoryDecisionLayer
-from mdl_torch.outputs import Action, Decision, Signals, Status
-
 if TYPE_CHECKING:
-    from mdl_torch.gate import MemoryGate as MemoryGate
+    from mdl_torch.calibration import Calibration
+    from mdl_torch.config import MDLConfig
+    from mdl_torch.gate import MemoryGate
+    from mdl_torch.layer import MemoryDecisionLayer
+    from mdl_torch.outputs import Action, Decision, Signals, Status
 
 __version__ = "0.1.0"
 
@@ -29,10 +29,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the text side of the package only when it is asked for: the controller needs torch and numpy alone."""
-    if name == "MemoryGate":
-        from mdl_torch.gate import MemoryGate
+_HOMES = {
+    "Action": "outputs",
+    "Calibration": "calibration",
+    "Decision": "outputs",
+    "MDLConfig": "config",
+    "MemoryDecisionLayer": "layer",
+    "MemoryGate": "gate",
+    "Signals": "outputs",
+    "Status": "outputs",
+}
 
-        return MemoryGate
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that ``mdl --help`` need not wait for torch."""
+    if name in _HOMES:
+        value = getattr(import_module(f"mdl_torch.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,15 +1,13 @@
 """The command line, ``mdl``: options in, one call of the library, its result on the terminal."""
 
-from __future__ import annotations
-
-import contextlib
+# No ``from __future__ import annotations`` here: to read annotations that are text, jsonargparse would import all that
+# is imported for type checking, torch among it.
 import difflib
 import itertools
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -20,12 +18,13 @@ from mdl_torch import __version__
 from mdl_torch.config import MDLConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rich.console import Console
 
     from mdl_torch.gate import MemoryGate
     from mdl_torch.records import DecisionRecord
     from mdl_torch.score import Item
-    from mdl_torch.verify import Verification
 
 FINE, BAD, FAILED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses; see ``EXIT_STATUSES``."""
@@ -76,7 +75,7 @@ class GateOptions:
     long_text: Literal["pool", "truncate"] = "pool"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: "Sequence[str] | None" = None) -> int:
     """Run ``mdl`` and return its exit status.
 
     Args:
@@ -132,7 +131,7 @@ def _score(options: Namespace) -> int:
         raise ValueError("--json writes the summary to standard output: name a file for the decisions with -o")
     rows: list[tuple[str, str, DecisionRecord | Exception]] = []
 
-    def keep(item: Item, outcome: DecisionRecord | Exception) -> None:
+    def keep(item: "Item", outcome: "DecisionRecord | Exception") -> None:
         if len(rows) < options.rows:
             query = "" if isinstance(item.retrieval, Exception) else item.retrieval.query or ""
             rows.append((item.id or str(item.number), query, outcome))
@@ -192,10 +191,11 @@ def _verify_all(options: Namespace) -> int:
     failed: list[dict[str, Any]] = []
     sources = read_items(options.source) if options.source else itertools.repeat(None)
     for (number, _, record), item in zip(read_decisions(options.file), sources, strict=False):
-        if isinstance(record, Exception) or (item is not None and isinstance(item.retrieval, Exception)):
+        source = None if item is None else item.retrieval
+        if isinstance(record, Exception) or isinstance(source, Exception):
             counts["no_decision"] += 1
             continue
-        checked = verify(record, gate, None if item is None else item.retrieval)
+        checked = verify(record, gate, source)
         counts[checked.outcome] += 1
         if checked.outcome != "verified" and len(failed) < SHOWN_FAILURES:
             failed.append({"line": number, **checked.to_dict()})
@@ -219,7 +219,7 @@ def _bench_conflicts(options: Namespace) -> int:
     return FINE
 
 
-def _gate(options: Namespace) -> MemoryGate:
+def _gate(options: Namespace) -> "MemoryGate":
     from mdl_torch.encoder import DEFAULT_ENCODER
     from mdl_torch.gate import MemoryGate
     from mdl_torch.layer import MemoryDecisionLayer
@@ -233,7 +233,7 @@ def _gate(options: Namespace) -> MemoryGate:
     return MemoryGate.from_pretrained(values.pop("encoder") or DEFAULT_ENCODER, **values)
 
 
-def _console(*, to_stderr: bool = False) -> Console:
+def _console(*, to_stderr: bool = False) -> "Console":
     from rich.console import Console
 
     console = Console(stderr=to_stderr)
@@ -262,18 +262,22 @@ def _score_options(parser: ArgumentParser) -> None:
 
 
 def _explain_options(parser: ArgumentParser) -> None:
+    source = "input of that mdl score: shows the texts, and verifies from them"
+    verify = "recompute the decision; without --id and --line, every one of the file"
     parser.add_argument("file", type=str, metavar="FILE", help=f"decisions of mdl score: {_JSONL}")
     parser.add_argument("--id", type=str | None, default=None, help="id of the decision")
-    parser.add_argument("--line", type=PositiveInt | None, default=None, help="number of its line, from 1, in place of an id")
-    parser.add_argument("--source", type=str | None, default=None, metavar="IN", help="input of that mdl score: shows the texts, and verifies from them")
-    parser.add_argument("--verify", action="store_true", help="recompute the decision; every one of the file without id and line")
+    parser.add_argument("--line", type=PositiveInt | None, default=None, help="number of its line, from 1")
+    parser.add_argument("--source", type=str | None, default=None, metavar="IN", help=source)
+    parser.add_argument("--verify", action="store_true", help=verify)
     parser.add_argument("--gate", type=GateOptions, default=GateOptions())
 
 
 def _bench_conflicts_options(parser: ArgumentParser) -> None:
     pairs = "labelled pairs: JSON lines of source, kind, a, b and conflict"
     parser.add_argument("--pairs", type=str, required=True, metavar="FILE", help=pairs)
-    parser.add_argument("--detector", type=str, default=GateOptions.detector, help="detector that kinds of --json is of")
+    parser.add_argument(
+        "--detector", type=str, default=GateOptions.detector, help="detector that kinds of --json is of"
+    )
 
 
 @dataclass(frozen=True)
@@ -281,8 +285,8 @@ class Command:
     """A command: what it is for, what runs it, its options, an example."""
 
     summary: str
-    run: Callable[[Namespace], int]
-    options: Callable[[ArgumentParser], None]
+    run: "Callable[[Namespace], int]"
+    options: "Callable[[ArgumentParser], None]"
     example: str
 
 
@@ -329,13 +333,13 @@ def _parser() -> ArgumentParser:
             continue
         if first not in groups:
             group = _new_parser(f"commands of mdl {first}")
-            groups[first] = group.add_subcommands(dest="command")
             commands.add_subcommand(first, group, help=", ".join(w for w in COMMANDS if w.startswith(f"{first} ")))
+            groups[first] = group.add_subcommands(dest="command")
         groups[first].add_subcommand(second, parser, help=command.summary)
     return top
 
 
-def _new_parser(description: str, examples: str = "") -> _Parser:
+def _new_parser(description: str, examples: str = "") -> ArgumentParser:
     return _Parser(
         prog="mdl",
         description=description,
@@ -368,10 +372,16 @@ class _Parser(ArgumentParser):
         """Print the mistake and exit with status 2."""
         parser = getattr(ex, "subcommand_parser", None) or self
         name = parser.prog.replace(" [options]", "") if parser.prog.startswith("mdl") else "mdl"
-        line = " ".join(message.split()).replace("score.source", "IN").replace("explain.file", "FILE")
+        line = re.sub(r"(?<=required: )\S+", _as_typed, " ".join(message.split()))
         sys.stderr.write(f"{name}: {line}{_nearest(parser, line)} ({name} --help lists all)\n")
         self.exit(FAILED)
         raise AssertionError  # exit does not return
+
+
+def _as_typed(found: re.Match[str]) -> str:
+    """An option as a user types it, for the parser's name of it, such as ``bench.conflicts.pairs``."""
+    name = found[0].split(".")[-1]
+    return {"source": "IN", "file": "FILE"}.get(name, f"--{name}")
 
 
 def _nearest(parser: ArgumentParser, message: str) -> str:

@@ -88,8 +88,8 @@ class ThresholdBar:
         self.record = record
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Three lines, as wide as the console allows, up to 72 columns."""
-        width = max(20, min(72, options.max_width - 8))
+        """Four lines, as wide as the console allows, up to 72 columns."""
+        width = max(16, min(72, options.max_width - 8))
         value = self.record.gated_confidence
         edges = [round(theta * width) for theta in reversed(self.record.thresholds)]
         actual = sum(value >= theta for theta in self.record.thresholds)
@@ -99,14 +99,12 @@ class ThresholdBar:
             zones.append("|"[: end - start] + action.label[:room].center(room, "-"))
             if zone == actual:  # rounding must not draw it across a threshold
                 place = max(start, min(end - 1, int(value * width)))
-        label = f"C_final {value:.3f}"
-        marker = " " * place + "^ " + label
-        if place + 2 + len(label) > width:
-            marker = (label + " ^").rjust(place + 1)
         scale = [" "] * (width + 6)
         for theta, edge in zip(reversed(self.record.thresholds), edges, strict=True):
             scale[edge : edge + 4] = f"{theta:.2f}"
-        for line in ("".join(zones) + "|", "".join(scale).rstrip(), marker):
+        label = f"C_final {value:.3f}"
+        beneath = " " * max(0, min(place, width - len(label))) + label
+        for line in ("".join(zones) + "|", "".join(scale).rstrip(), " " * place + "^", beneath):
             yield Text(" " + line, no_wrap=True, overflow="crop")
 
 
@@ -245,7 +243,8 @@ def _reliability_from(record: DecisionRecord) -> str:
 
 
 def _steps(record: DecisionRecord) -> Iterator[str]:
-    yield f"confidence C {record.confidence:.3f}: the strength of the fused signals, ‖v_meta‖ = {record.norm:.3f}, on the scale of the calibration"
+    strength = f"the strength of the fused signals, ‖v_meta‖ = {record.norm:.3f}, on the scale of the calibration"
+    yield f"confidence C {record.confidence:.3f}: {strength}"
     yield f"consistency α {record.consistency:.3f}: how far the fused signals point the way that relevance does"
     yield f"gain of relevance at this risk {record.gain:.3f}"
     yield f"gated confidence C_final {record.gated_confidence:.3f}: C, lowered where α is low"
@@ -256,13 +255,15 @@ def _boundary(record: DecisionRecord) -> Iterator[str]:
     nearest, changes = record.audit.boundary.nearest, record.audit.boundary.change
     side = "above" if nearest.distance >= 0 else "below"
     upper, lower = nearest.between
-    yield f"C_final is {abs(nearest.distance):.3f} {side} {nearest.threshold:.2f}, the threshold of {upper} and {lower}."
+    away = f"{abs(nearest.distance):.3f} {side} {nearest.threshold:.2f}"
+    yield f"C_final is {away}, the threshold of {upper} and {lower}."
     for channel in CHANNELS:
         change, now = changes[channel], getattr(record, channel)
         if change.delta is None:
             yield f"- No change of {channel} alone would cross it."
         else:
-            yield f"- {channel} {now:.3f} {change.delta:+.3f} = {now + change.delta:.3f} would make it {change.to_action}."
+            moved = f"{channel} {now:.3f} {change.delta:+.3f} = {now + change.delta:.3f}"
+            yield f"- {moved} would make it {change.to_action}."
 
 
 def _weights(record: DecisionRecord) -> RenderableType:

@@ -19,6 +19,9 @@ Axis = tuple[Sequence[str], Sequence[str]]
 IDS = (1 << 24) - 8
 """How many different word ids there are; an id and its sign code share 31 bits."""
 
+FIRST_NUMBER = IDS - (1 << 20)
+"""The least id of a number; ids of all other words are less."""
+
 _VOWEL = re.compile(r"[aeiouy]")
 _FOREIGN_LETTER = re.compile(r"[^\W\d_a-z\u00aa\u00ba\u00c0-\u024f\u0250-\u02af\u1e00-\u1eff]")
 _FORGET_ABOVE = 200_000  # tokens remembered; texts bring new ones without end
@@ -53,6 +56,10 @@ class Kind(IntEnum):
     COORDINATOR = auto()
     SUBORDINATOR = auto()
     DEGREE = auto()
+    SUPERLATIVE = auto()
+    """A word of the first or last place, content besides: "largest", "main"; with id 0 a function word, "only"."""
+    COMPARISON = auto()
+    """Comes between two things compared: "than"."""
     PARTICLE = auto()
     """Content only beside its verb or at the end of a clause: "on", "off"."""
     BREAK = auto()
@@ -83,6 +90,7 @@ _LISTS = {
     "coordinators": Kind.COORDINATOR,
     "particles": Kind.PARTICLE,
     "degrees": Kind.DEGREE,
+    "comparisons": Kind.COMPARISON,
     "breaks": Kind.BREAK,
     "exceptives_when_negated": Kind.LATE_EXCEPTIVE,
     "exceptives": Kind.EXCEPTIVE,
@@ -95,9 +103,13 @@ _LISTS = {
     "nor": Kind.NOR,
     "neutral": Kind.FUNCTION,
 }
-_OTHER_KEYS = ("language", "contracted", "adverb_ending", "particle_verbs", "yes", "no", "answer_followers")
+_OTHER_KEYS = (
+    *("language", "contracted", "adverb_ending", "particle_verbs", "yes", "no", "answer_followers"),
+    *("superlatives", "superlative_ending", "not_superlatives", "definites", "possessives", "prepositions"),
+    *("hedges", "copulas", "agents", "corrections"),
+)
 _PUNCTUATION = dict.fromkeys(".!?;:\n", Entry(Kind.END)) | dict.fromkeys(
-    (",", "(", ")", "\u2013", "\u2014", "--", '"'), Entry(Kind.COMMA)
+    (",", "(", ")", "\u2013", "\u2014", "--"), Entry(Kind.COMMA)
 )
 
 
@@ -170,16 +182,26 @@ class Lexicon:
             raise ValueError("cues: expected a 'language', got none")
         self.language: str = cues["language"]
         self.adverb_ending: str = cues.get("adverb_ending", "\0")
+        self.superlative_ending: str = cues.get("superlative_ending", "\0")
         self.yes = frozenset(cues.get("yes", ()))
         self.no = frozenset(cues.get("no", ()))
         self.answer_followers = frozenset(cues.get("answer_followers", ()))
         self.particle_verbs = frozenset(cues.get("particle_verbs", ()))
+        self.not_superlatives = frozenset(cues.get("not_superlatives", ()))
+        self.definites = frozenset(cues.get("definites", ()))
+        self.possessives = frozenset(cues.get("possessives", ()))
+        self.prepositions = frozenset(cues.get("prepositions", ()))
+        self.hedges = frozenset(cues.get("hedges", ()))
+        self.copulas = frozenset(cues.get("copulas", ()))
+        self.corrections = frozenset(cues.get("corrections", ()))
+        self.agents = frozenset(cues.get("agents", ()))
         self.entries: dict[str, Entry] = dict(_PUNCTUATION)
         self.phrases: dict[str, dict[str, list[Phrase]]] = {}  # by first, then by second word
         self._irregular = irregular or {}
         self._stemmer = stemmer
         self._poles: dict[str, tuple[int, int]] = {}
         self._add_antonyms(antonyms)
+        self._axes = frozenset(axis for axis, _ in self._poles.values())
         self._add_cues(cues)
         self._listed = len(self.entries)
         self._own = frozenset(word for word, entry in self.entries.items() if entry.kind and word.isalpha())
@@ -221,7 +243,8 @@ class Lexicon:
             if len(self.entries) > _FORGET_ABOVE:
                 for key in list(self.entries)[self._listed :]:
                     del self.entries[key]
-            found = self.entries[token] = self.content(token)
+            superlative = token.endswith(self.superlative_ending) and token not in self.not_superlatives
+            found = self.entries[token] = self._superlative(token) if superlative else self.content(token)
         return found
 
     def content(self, token: str) -> Entry:
@@ -267,6 +290,17 @@ class Lexicon:
         """Whether every word that is not a particle of names starts with a capital or digit."""
         return all(not word[0].islower() or word in self._particles for word in text.split())
 
+    def _superlative(self, word: str) -> Entry:
+        return self.content(word)._replace(kind=Kind.SUPERLATIVE)
+
+    def on_axis(self, entry: Entry) -> bool:
+        """Whether a content word has an opposite."""
+        return entry.id in self._axes
+
+    def superlative_id(self, owner: str, rank: str, head: Entry) -> int:
+        """The id, at least 1, of a superlative: whose it is, if a pronoun says so, its word, and what it ranks."""
+        return 1 + self._hash(f"{owner} {self.content(rank)[1:]} {head[1:]}")
+
     def _opposite(self, word: str) -> Entry:
         entry = self.content(word)
         return entry._replace(pole=1 - entry.pole)
@@ -283,7 +317,8 @@ class Lexicon:
         return word if "_" in word else self._stemmer(self._irregular.get(word, word))
 
     def _hash(self, key: str) -> int:
-        return zlib.crc32(key.encode("utf-8", "surrogatepass")) % IDS
+        code = zlib.crc32(key.encode("utf-8", "surrogatepass"))
+        return FIRST_NUMBER + code % (IDS - FIRST_NUMBER) if key[:1].isdigit() else code % FIRST_NUMBER
 
     def _add_antonyms(self, axes: Iterable[Axis]) -> None:
         """Gives each word one axis. A pair joins the axis of one of its words, unless that word has only joined it."""
@@ -308,6 +343,9 @@ class Lexicon:
         for name, kind in _LISTS.items():
             for phrase in cues.get(name, ()):
                 self._add(phrase, Entry(kind))
+        for word in cues.get("superlatives", ()):
+            here = self.entries.get(word)
+            self._add(word, Entry(Kind.SUPERLATIVE) if here == Entry(Kind.FUNCTION) else self._superlative(word))
         for base in cues.get("contracted", ()):
             for form in (f"{base}n't", f"{base}nt", f"{base}n t"):
                 self._add(form, Entry(Kind.NEGATOR))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 
 from mdl_torch.lexicon import ANY, Entry, Kind, Lexicon
+from mdl_torch.superlatives import Superlative, find_superlative
 from mdl_torch.words import WORD, normalise
 
 MAX_CHARACTERS = 16_384
 """A text is read this far. Its first content words, which alone are compared, come long before in all real texts."""
 
-_TOKEN = re.compile(rf"({WORD}|[.!?;:](?=\s|$|[\"')])|[,()\u2013\u2014\n\"]|--)(?:'s\b)?")
+# The point of "U.S." ends no sentence.
+_TOKEN = re.compile(rf"({WORD}|(?<!\.\w)[.!?;:](?=\s|$|[\"')])|[,()\u2013\u2014\n]|--)(?:'s\b)?")
 _NONE = -1
+_FEW_SUPERLATIVES = 4  # looked at, in a text that may be full of them
 
 
 class Bears(IntEnum):
@@ -40,6 +44,8 @@ class Reading:
         places: for each content word the index of its token.
         polarity: 1 for a text that opens with "yes", -1 with "no", else 0.
         negations: indices of all tokens that negate, whether or not another one undoes them.
+        superlative: the first superlative whose place the text gives to something, or none.
+        comparison: id of the two things compared, the same for both orders but for its sign, or 0.
     """
 
     tokens: list[str]
@@ -49,6 +55,8 @@ class Reading:
     places: list[int] = field(default_factory=list)
     polarity: int = 0
     negations: list[int] = field(default_factory=list)
+    superlative: Superlative | None = None
+    comparison: int = 0
 
 
 def read(text: str, lexicon: Lexicon) -> Reading:
@@ -81,32 +89,40 @@ class _Reader:
     __slots__ = (
         "bears",
         "clause",
+        "compared",
         "coordinated",
         "covered",
         "cue",
         "degree",
+        "denied",
         "lexicon",
         "negation",
         "opening",
         "out",
         "sentence",
         "subclause",
+        "superlatives",
+        "text",
     )
 
     def __init__(self, text: str, lexicon: Lexicon) -> None:
         self.lexicon = lexicon
-        self.out = Reading(_TOKEN.findall(normalise(text[:MAX_CHARACTERS])))
+        self.text = text[:MAX_CHARACTERS]
+        self.out = Reading(_TOKEN.findall(normalise(self.text)))
+        self.superlatives: list[int] = []  # tokens of the first few
         self.cue = _NONE  # token of the open negation
         self.covered = True  # whether it has reached a content word
         self.bears = Bears.NOTHING
         self.coordinated = False  # "and" or "or" came since the last content word
         self.degree = _NONE  # token of a "too" that waits for its "to"
+        self.denied = _NONE  # last token that denied its clause
         # Positions in the list of content words, or none:
         self.sentence = 0  # where the sentence starts
         self.clause = 0  # where the clause starts
         self.negation = _NONE  # where the sentence's last standing negation starts
         self.opening = _NONE  # where the object of a sentence-opening exceptive starts
         self.subclause = _NONE  # where a "that", "who" or "to" since the negation stands
+        self.compared = (_NONE, _NONE)  # the two things of the first comparison
 
     def run(self) -> Reading:
         out, lexicon = self.out, self.lexicon
@@ -132,9 +148,19 @@ class _Reader:
                 places.append(i)
                 if self.bears == Bears.NEXT and not token.endswith(adverb):
                     self.bears = Bears.NOTHING
+                elif self.cue >= 0 and len(focus) > 1 and focus[-2] and token.endswith(adverb) and places[-2] == i - 1:
+                    focus[-2:] = False, True
                 self.covered, self.coordinated = True, False
             i = after
         self._end_clause(final=True)
+        if self.denied >= 0:
+            self._correct()
+        if self.superlatives:
+            found = (find_superlative(self.text, out, token, lexicon) for token in self.superlatives)
+            out.superlative = next(filter(None, found), None)
+        if 0 <= self.compared[1] < len(words):
+            one, two = (words[k].id for k in self.compared)
+            out.comparison = (one ^ two) * (1 if one < two else -1)
         return out
 
     def _answer(self) -> int:
@@ -190,6 +216,7 @@ class _Reader:
         if self._attributive(i, after):
             return self.lexicon.content(self.out.tokens[i])
         self.out.negations.append(i)
+        self.denied = i
         if self.cue < 0:
             self._flip(i, focus=False)
             self._open(i, Bears.LAST, start=self.clause)
@@ -257,6 +284,16 @@ class _Reader:
         self.degree = i
         return entry
 
+    def _superlative(self, i: int, after: int, entry: Entry) -> Entry:
+        if len(self.superlatives) < _FEW_SUPERLATIVES:
+            self.superlatives.append(i)
+        return Entry(Kind.CONTENT, entry.id, entry.pole) if entry.id else Entry(Kind.FUNCTION)
+
+    def _comparison(self, i: int, after: int, entry: Entry) -> Entry:
+        if self.compared[1] < 0:
+            self.compared = (self.sentence, len(self.out.words))
+        return entry
+
     def _comma(self, i: int, after: int, entry: Entry) -> Entry:
         self._end_clause(turns_back=len(self.out.words) == self.clause)
         return entry
@@ -268,6 +305,13 @@ class _Reader:
     def _end(self, i: int, after: int, entry: Entry) -> Entry:
         self._end_clause(final=True)
         return entry
+
+    def _correct(self) -> None:
+        """Lets negations bear on nothing in a text that goes on to what holds instead: "the real director was ..."."""
+        tokens, lexicon = self.out.tokens, self.lexicon
+        for one, two in pairwise(tokens[self.denied :]):
+            if two in lexicon.corrections and one in lexicon.definites:
+                self.out.focus = [False] * len(self.out.focus)
 
     # What handlers do to the state.
 
@@ -317,6 +361,8 @@ _HANDLERS = {
     Kind.COORDINATOR: _Reader._coordinator,
     Kind.SUBORDINATOR: _Reader._subordinator,
     Kind.DEGREE: _Reader._degree,
+    Kind.SUPERLATIVE: _Reader._superlative,
+    Kind.COMPARISON: _Reader._comparison,
     Kind.PARTICLE: _Reader._particle,
     Kind.BREAK: _Reader._break,
     Kind.COMMA: _Reader._comma,

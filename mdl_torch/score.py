@@ -115,7 +115,7 @@ def score(
     progress: bool = False,
     observe: Observer | None = None,
 ) -> Summary:
-    """Decide on every line of a file, in memory that does not grow with it.
+    r"""Decide on every line of a file, in memory that does not grow with it.
 
     One output line for each input line, in order; a bad line becomes an error line and stops no other. A file is
     written as ``TARGET.partial`` and gets its name when it is whole. An exception that ends the run early carries a
@@ -427,7 +427,9 @@ class _Source:
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines as they are, numbered from 1."""
         assert self._raw is not None
-        stream = gzip.open(self._raw) if self.name.lower().endswith(".gz") else self._raw
+        stream: Iterable[bytes] = self._raw
+        if self.name.lower().endswith(".gz"):
+            stream = self._closing.enter_context(gzip.GzipFile(fileobj=self._raw))
         try:
             for number, raw in enumerate(stream, start=1):
                 yield number, raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
@@ -439,9 +441,9 @@ class _Source:
         return self._raw.tell() if self._raw is not None and self.size else None
 
     def _questions(self) -> Iterator[Item]:
-        from mdl_torch.evaluation.truthfulqa import retrievals
+        from mdl_torch.evaluation.stores import truthfulqa_retrievals
 
-        for number, retrieval in enumerate(retrievals(Path(self.name)), start=1):
+        for number, retrieval in enumerate(truthfulqa_retrievals(self.name), start=1):
             size = sum(len(memory.text or "") for memory in retrieval.memories)
             yield Item(number, size, None if retrieval.id is None else str(retrieval.id), _named(retrieval, number))
 

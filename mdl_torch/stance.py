@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mdl_torch.errors import unknown_name
-from mdl_torch.lexicon import IDS, Lexicon, english
+from mdl_torch.lexicon import FIRST_NUMBER, IDS, Lexicon, english
 from mdl_torch.reading import Reading, read
 
 if TYPE_CHECKING:
@@ -31,15 +31,21 @@ MAX_WORDS = 24
 #   4          on one pole, negated in one text: denied
 #   3, 5 to 8  negated in both, or negated in one and on the other pole: matched
 #   9 to 18    one text uses the word both ways: unknown
+# To it are added the flags of the word. Where two texts share a word, its flags in the second stand beside them.
 _PLAIN, _OPPOSITE, _NEGATED_OPPOSITE, _NEGATED, _AMBIGUOUS = 0, 1, 3, 4, 9
 _ANTONYM, _DENIED = _PLAIN + _OPPOSITE, _PLAIN + _NEGATED
 _FIRST_MATCHED = _PLAIN + _NEGATED_OPPOSITE
-_FOCUS = 32  # added to the code of a word that its negation bears on; so sums are taken modulo 32
+_SIGN = 31  # mask of a code, or of a sum of two codes, without flags
+_FOCUS = 32  # flag of a word that its negation bears on
+_VALUE = 64  # flag of a word that fills the place of the text's superlative
+_THEIR_VALUE = 16  # the same flag of the second text
 _BASE = 128  # a packed word is id * _BASE + code
+_FIRST_NUMBER = FIRST_NUMBER * _BASE  # the least packed number
 _UNSHARED = 31  # in place of a sum: greater than any
 _PADDING = -1
 _NO_WORD = IDS * _BASE  # what padding of one side becomes before it meets the other's: an id that no word has
 
+_FEW_NUMBERS = 2  # a text with more of them says several things, of which others may be the same
 _FEWEST_SHARED = 2  # one word in common is no common matter, unless a text has only one
 
 
@@ -51,6 +57,9 @@ class StanceFeatures:
         words: content-word ids, each packed with its sign, int32 ``(*, W)``, padded.
         count: distinct content words, int32 ``(*)``, at most W.
         focus: how many of them a negation bears on, int32 ``(*)``.
+        superlative: id of the superlative whose one place the text gives to something, else 0, int32 ``(*)``.
+        values: how many content words fill that place, int32 ``(*)``.
+        comparison: id of the two things that the text compares, negative in one of their orders, else 0, int32 ``(*)``.
         polarity: 1 for a text that opens with "yes", -1 with "no", else 0, int8 ``(*)``.
         negated: whether the text holds a negation, bool ``(*)``.
         supported: whether it is in the lexicon's language, bool ``(*)``. A text that is not conflicts with none.
@@ -66,6 +75,9 @@ class StanceFeatures:
     words: Tensor
     count: Tensor
     focus: Tensor
+    superlative: Tensor
+    values: Tensor
+    comparison: Tensor
     polarity: Tensor
     negated: Tensor
     supported: Tensor
@@ -96,6 +108,9 @@ class StanceFeatures:
             words=torch.full((*shape, MAX_WORDS), _PADDING, dtype=torch.int32, device=device),
             count=torch.zeros(shape, dtype=torch.int32, device=device),
             focus=torch.zeros(shape, dtype=torch.int32, device=device),
+            superlative=torch.zeros(shape, dtype=torch.int32, device=device),
+            values=torch.zeros(shape, dtype=torch.int32, device=device),
+            comparison=torch.zeros(shape, dtype=torch.int32, device=device),
             polarity=torch.zeros(shape, dtype=torch.int8, device=device),
             negated=torch.zeros(shape, dtype=torch.bool, device=device),
             supported=torch.ones(shape, dtype=torch.bool, device=device),
@@ -195,19 +210,28 @@ class _WordDetector(ConflictDetector):
                 raise TypeError(f"texts: expected strings, got {type(text).__name__}")
             reading = read(text, self.lexicon)
             codes = _signed_words(reading)
-            focus = 0
+            focus = values = 0
             for key, code in codes.items():
                 words.append(key * _BASE + code)
-                focus += code >= _FOCUS
+                if code >= _FOCUS:
+                    focus += code & _FOCUS > 0
+                    values += code >= _VALUE
             words += _FILLERS[len(codes)]
             supported = self.lexicon.supports(text, reading.tokens)
-            scalars += (len(codes), focus, reading.polarity, bool(reading.negations), supported)
-        table = torch.from_numpy(np.array(scalars, dtype=np.int32).reshape(len(texts), 5))
-        count, focused, polarity, negated, known = (column.contiguous() for column in table.unbind(1))
+            superlative = reading.superlative.id if reading.superlative else 0
+            scalars += (len(codes), focus, superlative, values, reading.comparison)
+            scalars += (reading.polarity, bool(reading.negations), supported)
+        table = torch.from_numpy(np.array(scalars, dtype=np.int32).reshape(len(texts), 8))
+        count, focused, superlative, held, comparison, polarity, negated, known = (
+            column.contiguous() for column in table.unbind(1)
+        )
         return StanceFeatures(
             words=torch.from_numpy(np.array(words, dtype=np.int32).reshape(len(texts), MAX_WORDS)),
             count=count,
             focus=focused,
+            superlative=superlative,
+            values=held,
+            comparison=comparison,
             polarity=polarity.to(torch.int8),
             negated=negated.to(torch.bool),
             supported=known.to(torch.bool),
@@ -243,16 +267,22 @@ class LexicalConflictDetector(_WordDetector):
     - by ``antonym``, when an odd number of shared antonym axes stand on opposite poles ("enabled", "disabled");
     - by ``negation``, when a shared word is negated in one text alone, unless another shared word shows that the
       negations match (negated in both, or negated here and replaced by its antonym there), or both texts open with the
-      same answer.
+      same answer;
+    - by ``superlative``, when they give the one place of a superlative, or of a role that only one thing has, to
+      different things: "the longest river is the Nile", "the longest river is the Congo".
 
-    The last two need common matter: of the content words of the text that has fewer at least ``shared_content``, of the
-    other's at least ``shared_of_longer``, and of the words that the negations bear on at least ``shared_focus``.
+    Antonyms and negations need common matter: of the content words of the text that has fewer at least ``shared_content``, of the
+    other's at least ``shared_of_longer``, and of the words that the negations bear on at least ``shared_focus``. They do not count between texts that differ in
+    their one or two numbers ("port 3", "port 4"), or that compare the same things in opposite order. A superlative needs
+    at least ``shared_superlative`` of the content words besides those that fill its place, and no negation in one text
+    alone. Each text must have as many words of its own for the holder of the place as they share, and at least one.
 
     Args:
         lexicon: the words of the language; the packaged English ones by default.
         shared_content: least share of the smaller text's content words that the other has too, in [0, 1].
         shared_of_longer: the same of the larger text.
         shared_focus: least share of the words a negation bears on that the other text has, not negated.
+        shared_superlative: least share of the words besides the holder of a superlative's place that both texts have.
 
     Raises:
         ValueError: a share lies outside [0, 1].
@@ -262,31 +292,35 @@ class LexicalConflictDetector(_WordDetector):
         >>> texts = ["Never touch acid without gloves.", "Always wear gloves with acid.", "Don't touch the acid."]
         >>> lexical(lexical.features(texts)).tolist()
         [[0, 0, 3], [0, 0, 0], [3, 0, 0]]
+        >>> lexical.evidence("The tallest tree is an oak.", "The tallest tree is a lime.")
+        Evidence(rule='superlative', a=('tallest', 'oak'), b=('tallest', 'lime'))
     """
 
     name = "lexical"
+    rules = (*_WordDetector.rules, "superlative")
 
     def __init__(
         self,
         lexicon: Lexicon | None = None,
         shared_content: float = 0.4,
-        shared_of_longer: float = 0.2,
+        shared_of_longer: float = 0.22,
         shared_focus: float = 0.34,
+        shared_superlative: float = 0.7,
     ) -> None:
         super().__init__(lexicon)
         self.shared_content = _share("shared_content", shared_content)
         self.shared_of_longer = _share("shared_of_longer", shared_of_longer)
         self.shared_focus = _share("shared_focus", shared_focus)
+        self.shared_superlative = _share("shared_superlative", shared_superlative)
 
     def conflicts(self, a: StanceFeatures, b: StanceFeatures) -> Tensor:
         """Rule codes of all pairs: ``(*, Ka)`` and ``(*, Kb)`` to int8 ``(*, Ka, Kb)``; 0 is no conflict."""
-        relation, focused = _relations(a, b)
+        relation, flags = _relations(a, b)
         matched = (relation >= _FIRST_MATCHED) & (relation < _AMBIGUOUS) & (relation != _DENIED)
         shared, antonyms = _count(relation != _UNSHARED), _count(relation == _ANTONYM)
-        denied, matches = _count((relation == _DENIED) & focused), _count(matched)
+        denied, matches = _count((relation == _DENIED) & (flags & _FOCUS > 0)), _count(matched)
 
-        smaller = torch.minimum(_left(a.count), _right(b.count))
-        larger = torch.maximum(_left(a.count), _right(b.count))
+        smaller, larger = _smaller_and_larger(a.count, b.count)
         answers = _left(a.polarity) * _right(b.polarity)
         common_matter = (
             (shared > 0)
@@ -295,12 +329,27 @@ class LexicalConflictDetector(_WordDetector):
             & (shared >= self.shared_of_longer * larger)
         )
         to_the_point = (denied > 0) & (denied >= self.shared_focus * (_left(a.focus) + _right(b.focus)))
+        comparable = _comparable(a, b, relation)
         return _rule_codes(
-            polarity=(answers < 0) & ((shared > 0) | (smaller <= _FEWEST_SHARED)),
-            antonym=common_matter & (antonyms % 2 == 1),
-            negation=common_matter & to_the_point & (matches == 0) & (answers <= 0),
             allowed=_left(a.supported) & _right(b.supported),
+            polarity=(answers < 0) & ((shared > 0) | (smaller <= _FEWEST_SHARED)),
+            antonym=common_matter & (antonyms % 2 == 1) & comparable,
+            negation=common_matter & to_the_point & (matches == 0) & (answers <= 0) & comparable,
+            superlative=self._one_place(a, b, shared, flags) & ~(relation == _DENIED).any(-3) & (answers >= 0),
         )
+
+    def _one_place(self, a: StanceFeatures, b: StanceFeatures, shared: Tensor, flags: Tensor) -> Tensor:
+        """Whether two texts give the place of one superlative to different things, and are otherwise about the same."""
+        known_a, known_b = _count(flags & _VALUE > 0), _count(flags & _THEIR_VALUE > 0)
+        known = torch.minimum(known_a, known_b)
+        own = torch.minimum(_left(a.values) - known_a, _right(b.values) - known_b)
+        rest = torch.minimum(_left(a.count - a.values), _right(b.count - b.values))
+        same_place = (_left(a.superlative) != 0) & (_left(a.superlative) == _right(b.superlative))
+        same_rest = (shared >= _FEWEST_SHARED) & (shared - known >= self.shared_superlative * rest)
+        return same_place & same_rest & (own > 0) & (own >= known)
+
+    def _fired(self, rule: str, a: Reading, b: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return (_own_values(a, b), _own_values(b, a)) if rule == "superlative" else super()._fired(rule, a, b)
 
 
 class LiteralConflictDetector(_WordDetector):
@@ -323,10 +372,10 @@ class LiteralConflictDetector(_WordDetector):
         opposite = (relation < _AMBIGUOUS) & (relation % 2 == 1)  # negated or not: the sum is odd
         filled = (_left(a.count) > 0) & (_right(b.count) > 0)
         return _rule_codes(
+            allowed=_left(a.supported) & _right(b.supported),
             polarity=_left(a.polarity) * _right(b.polarity) < 0,
             antonym=_count(opposite) > 0,
             negation=filled & (_left(a.negated) ^ _right(b.negated)),
-            allowed=_left(a.supported) & _right(b.supported),
         )
 
     def _fired(self, rule: str, a: Reading, b: Reading) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -370,6 +419,10 @@ def _signed_words(reading: Reading) -> dict[int, int]:
                 codes[word] = code
         elif known != code:
             codes[word] = max(known, code) if (known - code) % _FOCUS == 0 else _AMBIGUOUS
+    for k in reading.superlative.values if reading.superlative else ():
+        key = reading.words[k].id
+        if key in codes:
+            codes[key] |= _VALUE
     return codes
 
 
@@ -377,8 +430,9 @@ def _relations(a: StanceFeatures, b: StanceFeatures) -> tuple[Tensor, Tensor]:
     """How another text uses each of a text's words.
 
     Returns:
-        Two tensors ``(*, W, Ka, Kb)``, the first axis over the words of a: the sum of the two codes modulo 32, int8, or
-        ``_UNSHARED`` where b lacks the word; and whether a negation bears on the word in one of the texts.
+        Two int8 tensors ``(*, W, Ka, Kb)``, the first axis over the words of a: the sum of the two signs, or
+        ``_UNSHARED`` where b lacks the word; and the flags of the word: ``_FOCUS``, if either text has it so,
+        ``_VALUE`` and ``_THEIR_VALUE``; 0 if it is unshared.
     """
     mine = a.words.transpose(-1, -2)[..., :, :, None]
     theirs = torch.where(b.words < 0, _NO_WORD, b.words)
@@ -388,9 +442,15 @@ def _relations(a: StanceFeatures, b: StanceFeatures) -> tuple[Tensor, Tensor]:
     for word in range(1, MAX_WORDS):
         difference = torch.minimum(difference, mine ^ theirs[..., None, None, :, word])
     code = mine & (_BASE - 1)
-    total = (code + (code ^ difference)).to(torch.int8)
+    other = code ^ difference
     shared = (difference >= 0) & (difference < _BASE)
-    return torch.where(shared, total & (_FOCUS - 1), _UNSHARED), total >= _FOCUS
+    relation = torch.where(shared, (code + other) & _SIGN, _UNSHARED).to(torch.int8)
+    flags = ((code | other) & _FOCUS) | (code & _VALUE) | (other & _VALUE) // (_VALUE // _THEIR_VALUE)
+    return relation, torch.where(shared, flags, 0).to(torch.int8)
+
+
+def _smaller_and_larger(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.minimum(_left(a), _right(b)), torch.maximum(_left(a), _right(b))
 
 
 def _count(where: Tensor) -> Tensor:
@@ -405,10 +465,21 @@ def _right(field: Tensor) -> Tensor:
     return field[..., None, :]
 
 
-def _rule_codes(polarity: Tensor, antonym: Tensor, negation: Tensor, allowed: Tensor) -> Tensor:
-    """The first rule that fires: 1 polarity, 2 antonym, 3 negation; 0 for none."""
-    code = torch.where(polarity, 1, torch.where(antonym, 2, torch.where(negation, 3, 0)))
-    return (code * allowed).to(torch.int8)
+def _comparable(a: StanceFeatures, b: StanceFeatures, relation: Tensor) -> Tensor:
+    """Whether words can contradict: no "port 3" here and "port 4" there, no "A ... than B" here and "B ... than A" there."""
+    number_a, number_b = a.words >= _FIRST_NUMBER, b.words >= _FIRST_NUMBER
+    few, many = _smaller_and_larger(number_a.sum(-1), number_b.sum(-1))
+    shared = _count((relation != _UNSHARED) & number_a.transpose(-1, -2)[..., None])
+    swapped = (_left(a.comparison) != 0) & (_left(a.comparison) == -_right(b.comparison))
+    return ((shared >= few) | (many > _FEW_NUMBERS)) & ~swapped
+
+
+def _rule_codes(allowed: Tensor, **rules: Tensor) -> Tensor:
+    """The number of the first rule that fires, from 1; 0 for none."""
+    code = torch.zeros_like(allowed, dtype=torch.int8)
+    for number, fires in reversed(list(enumerate(rules.values(), 1))):
+        code = torch.where(fires, number, code)
+    return code * allowed
 
 
 def _share(argument: str, value: float) -> float:
@@ -422,6 +493,15 @@ def _shared_words(a: Reading, b: Reading, relations: Collection[int]) -> tuple[t
     one, two = _signed_words(a), _signed_words(b)
     shared = {key for key in one.keys() & two.keys() if (one[key] + two[key]) % _FOCUS in relations}
     return _tokens_of(a, shared), _tokens_of(b, shared)
+
+
+def _own_values(reading: Reading, other: Reading) -> tuple[str, ...]:
+    """The tokens of a text's superlative and of the words that fill its place and that another text lacks."""
+    if reading.superlative is None:
+        return ()
+    theirs = _signed_words(other)
+    values = {reading.places[k] for k in reading.superlative.values if reading.words[k].id not in theirs}
+    return tuple(reading.tokens[place] for place in sorted({reading.superlative.token, *values}))
 
 
 def _tokens_of(reading: Reading, keys: Collection[int]) -> tuple[str, ...]:

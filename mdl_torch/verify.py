@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mdl_torch.audit import audit, smallest_change
+from mdl_torch.audit import Audit, audit, smallest_change
 from mdl_torch.config import CHANNELS
 from mdl_torch.outputs import INVALID, Action, Decision, Status
 from mdl_torch.policy import guard
-from mdl_torch.records import MAX_CONFLICTS, REASONS, DecisionRecord, Facts, Provenance
+from mdl_torch.records import MAX_CONFLICTS, DecisionRecord, Facts, Provenance
 from mdl_torch.signals import NEUTRAL_RELIABILITY, RELEVANT_ABOVE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from mdl_torch.gate import MemoryGate
     from mdl_torch.layer import MemoryDecisionLayer
     from mdl_torch.retrieval import Retrieval
@@ -118,7 +119,7 @@ def verify(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = 
         >>> verify(record, gate).outcome
         'verified'
         >>> [check.field for check in verify(dataclasses.replace(record, action=Action.OPT_OUT), gate).differing]
-        ['action', 'injected']
+        ['injected', 'action']
     """
     record = _numeric(record)
     checks = _Checks()
@@ -167,9 +168,9 @@ def _check_signals(checks: _Checks, record: DecisionRecord) -> None:
     """M and R, and what they are made of."""
     for place, memory in enumerate(record.memories):
         similarity = -1.0 if memory.similarity is None else memory.similarity
-        on_edge = abs(similarity - RELEVANT_ABOVE) <= 1e-6
+        relevant, on_edge = similarity > RELEVANT_ABOVE, abs(similarity - RELEVANT_ABOVE) <= 1e-6
         rule = f"similarity > {RELEVANT_ABOVE}"
-        checks.equal(f"memories[{place}].relevant", rule, memory.relevant, similarity > RELEVANT_ABOVE, boundary=on_edge)
+        checks.equal(f"memories[{place}].relevant", rule, memory.relevant, relevant, boundary=on_edge)
     similarities = [memory.similarity for memory in record.memories]
     known = [s for s in similarities if s is not None]
     if len(known) == len(similarities):
@@ -216,11 +217,12 @@ def _check_consequences(checks: _Checks, record: DecisionRecord) -> None:
     checks.equal("status", "memories and their similarities", record.status, int(_status(record)))
     facts = _facts(record)
     expected = tuple(facts.reasons())
-    on_edge = any(abs(record.gated_confidence - theta) <= TOLERANCE for theta in record.thresholds)
-    checks.equal("reasons", "status, action, conflicts, calibration and ids", record.reasons, expected, boundary=on_edge)
+    rule = "status, action, conflicts, calibration and ids"
+    checks.equal("reasons", rule, record.reasons, expected, boundary=_on_threshold(record))
     if record.audit is not None:
         energy = record.audit.energy
-        checks.near("audit.energy.total", "sum over the subspaces", energy["total"], sum(energy[c] for c in CHANNELS), 4e-7)
+        total = sum(energy[channel] for channel in CHANNELS)
+        checks.near("audit.energy.total", "sum over the subspaces", energy["total"], total, 2 * ROUNDING)
 
 
 def _status(record: DecisionRecord) -> Status:
@@ -351,10 +353,12 @@ def _check_audit(checks: _Checks, record: DecisionRecord, layer: MemoryDecisionL
     if not _zeroed(record):
         slack = 2 * TOLERANCE * max(1.0, record.norm) ** 2
         checks.near("audit.energy.total", "norm²", stored.energy["total"], record.norm**2, slack)
-    _check_boundary(checks, record, layer, tolerance)
+    _check_boundary(checks, record, layer, account, tolerance)
 
 
-def _check_boundary(checks: _Checks, record: DecisionRecord, layer: MemoryDecisionLayer, tolerance: float) -> None:
+def _check_boundary(
+    checks: _Checks, record: DecisionRecord, layer: MemoryDecisionLayer, account: Audit, tolerance: float
+) -> None:
     """The nearest threshold, and that each change is the smallest that crosses it."""
     assert record.audit is not None
     nearest, changes = record.audit.boundary.nearest, record.audit.boundary.change
@@ -370,7 +374,8 @@ def _check_boundary(checks: _Checks, record: DecisionRecord, layer: MemoryDecisi
     checks.near(f"{where}.threshold", "the nearest threshold", nearest.threshold, record.thresholds[place], ROUNDING)
     checks.near(f"{where}.distance", "C_final less the threshold", nearest.distance, gaps[place], tolerance)
     threshold = point.new_tensor(record.thresholds[place])
-    found = smallest_change(layer, point, threshold, torch.tensor(gaps[place] >= 0, device=point.device))
+    at_or_above = torch.tensor(gaps[place] >= 0, device=point.device)
+    found = account.change if place == int(account.boundary) else smallest_change(layer, point, threshold, at_or_above)
     on_edge, landing = abs(gaps[place]) <= tolerance, LANDING * tolerance / TOLERANCE
     across = below if gaps[place] >= 0 else above
     for k, (channel, smallest) in enumerate(zip(CHANNELS, found.tolist(), strict=True)):
@@ -430,8 +435,8 @@ def _on_threshold(record: DecisionRecord) -> bool:
 
 def _point(record: DecisionRecord, layer: MemoryDecisionLayer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(M, R, A), float64 on the device of the layer."""
-    like = layer.policy.thresholds
-    m, r, a = (like.new_tensor(value, dtype=torch.float64) for value in (record.relevance, record.reliability, record.risk))
+    signals = torch.tensor((record.relevance, record.reliability, record.risk), dtype=torch.float64)
+    m, r, a = signals.to(layer.policy.thresholds.device)
     return m, r, a
 
 

@@ -199,9 +199,7 @@ def test_json_and_decisions_do_not_share_standard_output(capfd: pytest.CaptureFi
     assert "-o" in err
 
 
-def test_what_cannot_run_says_so_in_one_line(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, lines: Path
-) -> None:
+def test_what_cannot_run_says_so_in_one_line(capfd: pytest.CaptureFixture[str], tmp_path: Path, lines: Path) -> None:
     text = tmp_path / "text.jsonl"
     text.write_text('{"query": "q", "memories": ["m"], "risk": 0.2}\n')
     (tmp_path / "cal.json").write_text("{}")
@@ -316,9 +314,7 @@ def test_explain_helps_to_choose(
     assert hint in err
 
 
-def test_verification_sets_the_exit_status(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, decisions: Path
-) -> None:
+def test_verification_sets_the_exit_status(capfd: pytest.CaptureFixture[str], tmp_path: Path, decisions: Path) -> None:
     line = output(decisions)[1]
     altered = tmp_path / "altered.jsonl"
     altered.write_text(json.dumps({**line, "action": "active"}))
@@ -333,16 +329,18 @@ def test_verification_sets_the_exit_status(
 
 
 def test_a_whole_file_is_verified(capfd: pytest.CaptureFixture[str], tmp_path: Path, decisions: Path) -> None:
-    status, text, _ = mdl(capfd, "explain", str(decisions), "--verify", "--source", SAMPLE, "--json")
+    head = tmp_path / "head.jsonl"
+    stored = output(decisions)[:12]
+    head.write_text("".join(json.dumps(line) + "\n" for line in stored) + '{"schema_version": 1, "error": "bad"}\n')
+    status, text, _ = mdl(capfd, "explain", str(head), "--verify", "--source", SAMPLE, "--json")
     assert status == 0, text
-    assert json.loads(text) == {"verified": 80, "differs": 0, "not_verifiable": 0, "no_decision": 0, "failed": []}
-    stored = output(decisions)
+    assert json.loads(text) == {"verified": 12, "differs": 0, "not_verifiable": 0, "no_decision": 1, "failed": []}
     stored[4]["confidence"] = 0.123
-    (tmp_path / "altered.jsonl").write_text("".join(json.dumps(line) + "\n" for line in stored))
-    status, text, _ = mdl(capfd, "explain", str(tmp_path / "altered.jsonl"), "--verify", "--json")
+    head.write_text("".join(json.dumps(line) + "\n" for line in stored))
+    status, text, _ = mdl(capfd, "explain", str(head), "--verify", "--json")
     values = json.loads(text)
     assert (status, values["differs"], values["failed"][0]["line"]) == (1, 1, 5)
-    assert "differs: 1" in mdl(capfd, "explain", str(tmp_path / "altered.jsonl"), "--verify")[1]
+    assert "differs: 1" in mdl(capfd, "explain", str(head), "--verify")[1]
 
 
 def test_bench_conflicts_prints_rates_by_kind(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def test_every_card_of_the_sample_fits_any_console(gate: MemoryGate, width: int)
     [
         ({"signals": {"relevance": 0.9, "reliability": 0.8, "risk": 0.2}}, "not measured: the signals were given"),
         ({"query": "q", "memories": [], "risk": 0.2}, "The store holds no memory"),
-        ({"query_embedding": [1, 0], "memories": [{"embedding": [1, 0]}], "risk": 0.2}, "embeddings or signals were given"),
+        (
+            {"query_embedding": [1, 0], "memories": [{"embedding": [1, 0]}], "risk": 0.2},
+            "embeddings or signals were given",
+        ),
         ({"query": "What is tea?", "memories": ["Tea is a drink."] * 30, "risk": 0.2}, "and 18 more"),
     ],
 )
@@ -111,11 +114,15 @@ def test_a_card_of_any_kind_of_decision(gate: MemoryGate, source: dict[str, Any]
 
 def test_a_rule_of_the_gate_that_overrode_the_equations_is_told(conflicting: DecisionRecord) -> None:
     record = replace(conflicting, gated_confidence=0.7, action=Action.OPT_OUT)
-    assert "C_final is 0.700, which the thresholds call active (a rule of the gate made it opt_out)." in words(card(record))
+    assert "C_final is 0.700, which the thresholds call active (a rule of the gate made it opt_out)." in words(
+        card(record)
+    )
 
 
 def test_texts_are_shown_as_they_are_and_command_no_terminal(gate: MemoryGate) -> None:
-    source = Retrieval.parse({"id": "[red]x[/red]", "query": "[bold]q[/] \x1b[31m", "memories": ["[/nope] \x07"], "risk": 0.2})
+    source = Retrieval.parse(
+        {"id": "[red]x[/red]", "query": "[bold]q[/] \x1b[31m", "memories": ["[/nope] \x07"], "risk": 0.2}
+    )
     record = gate.records([source])[0]
     text = shown(card(record, source)) + shown(decision_table([(record.id, source.query or "", record)]))
     assert "[red]x[/red]" in text
@@ -127,7 +134,8 @@ def test_texts_are_shown_as_they_are_and_command_no_terminal(gate: MemoryGate) -
 @pytest.mark.parametrize("width", [24, 60, 120])
 @pytest.mark.parametrize("value", [-0.3, 0.0, 0.2, 0.399, 0.4, 0.6, 0.999, 1.0])
 def test_the_marker_stands_in_the_zone_of_its_action(conflicting: DecisionRecord, value: float, width: int) -> None:
-    zones, _, marker = shown(ThresholdBar(replace(conflicting, gated_confidence=value)), width).splitlines()
+    zones, _, marker, label = shown(ThresholdBar(replace(conflicting, gated_confidence=value)), width).splitlines()
+    assert label.split() == ["C_final", f"{value:.3f}"]
     place = marker.index("^")
     starts = [0, *(match.start() for match in re.finditer(r"\|", zones))][1:]
     zone = sum(start <= place for start in starts) - 1
@@ -136,7 +144,9 @@ def test_the_marker_stands_in_the_zone_of_its_action(conflicting: DecisionRecord
 
 
 def test_the_table_has_a_row_for_each_line(conflicting: DecisionRecord) -> None:
-    text = words(decision_table([("a", "Can it be returned?", conflicting), ("b", "", ValueError("risk must be 0"))]), 120)
+    text = words(
+        decision_table([("a", "Can it be returned?", conflicting), ("b", "", ValueError("risk must be 0"))]), 120
+    )
     assert f"a Can it be returned? {conflicting.action.label} {conflicting.relevance:.2f}" in text
     assert "b risk must be 0 error" in text
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -260,6 +261,7 @@ def test_threads_that_need_the_encoder_load_it_once(monkeypatch, encoder):
 
     def load(*_, **__):
         loaded.append(1)
+        time.sleep(0.05)  # long enough for the others to come by
         return encoder
 
     monkeypatch.setattr(SentenceEncoder, "from_pretrained", load)
@@ -445,6 +447,13 @@ def test_any_sentence_transformers_folder_with_its_prompts(tiny):
     assert [m.similarity for m in record.memories] == pytest.approx(expected, abs=1e-5)
     assert record.encoder.startswith("tiny-encoder@")
     assert record.calibration == "exact-range"  # the reference was fitted on another encoder
+
+
+def test_embeddings_that_come_with_text_have_the_dimension_of_the_encoder(tiny):
+    gate = MemoryGate.from_pretrained(tiny)
+    assert len(gate.decide("Tea?", ["Tea is hot.", {"embedding": [1.0] * 16}]).memories) == 2
+    with pytest.raises(ValueError, match="must have 16 numbers, as many as the encoder's, got 384"):
+        gate.decide("Tea?", ["Tea is hot.", {"embedding": [1.0] * 384}])
 
 
 def test_long_text_is_pooled_or_truncated_as_asked(tiny):

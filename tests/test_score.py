@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import random
+import re
 import string
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -160,9 +161,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_line(run: Callable[..., Any])
 
 def test_lone_surrogates_pass_and_the_output_is_utf8(run: Callable[..., Any]) -> None:
     line = rb'{"id": "\ud800", "query": "\udfff?", "memories": [{"id": "\ud801", "text": "\ud800 tea"}], "risk": 0.9}'
-    lines, _ = run(line, rb'{"id": "\ud800", "qurey": 1}', "{\"id\": \"é\", \"query\": 1}".encode())
+    lines, _ = run(line, rb'{"id": "\ud800", "qurey": 1}', '{"id": "é", "query": 1}'.encode())
     assert [line["id"] for line in lines] == ["\ud800", "\ud800", "é"]
     assert lines[0]["memories"][0]["id"] == "\ud801"
+    with pytest.raises(ValueError, match="JSON"):
+        json_line({"confidence": float("nan")})
     assert json_line({"id": "é"}) == '{"id": "é"}\n'.encode()
 
 
@@ -232,7 +235,7 @@ def test_gzip_in_and_out(tmp_path: Path, gate: MemoryGate) -> None:
 @pytest.mark.parametrize("damaged", [b"no gzip", gzip.compress(GOOD * 50)[:-20], gzip.compress(GOOD)[:-8] + b"\0" * 8])
 def test_a_damaged_gzip_file_is_an_error(tmp_path: Path, gate: MemoryGate, damaged: bytes) -> None:
     (tmp_path / "in.gz").write_bytes(damaged)
-    with pytest.raises(OSError, match="in.gz is no whole gzip file"):
+    with pytest.raises(OSError, match=r"in\.gz is no whole gzip file"):
         score(tmp_path / "in.gz", tmp_path / "out.jsonl", gate)
     assert not (tmp_path / "out.jsonl").exists()
 
@@ -347,7 +350,6 @@ def test_no_line_can_stop_the_reader(raw: bytes) -> None:
 
 
 def test_truthfulqa_is_read_as_stores(tmp_path: Path, gate: MemoryGate, shared_data: Callable[[str], Path]) -> None:
-    pytest.importorskip("mdl_torch.evaluation.truthfulqa")
     head = shared_data("TruthfulQA.csv").read_text("utf-8").splitlines(keepends=True)[:9]
     (tmp_path / "TruthfulQA.csv").write_text("".join(head), "utf-8")
     summary = score(tmp_path / "TruthfulQA.csv", tmp_path / "out.jsonl", gate)
@@ -384,9 +386,8 @@ def test_a_stored_decision_is_found_by_id_or_line(decided: Path) -> None:
 def test_a_stored_decision_that_cannot_be_found_is_explained(
     decided: Path, wanted: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=re.escape(message)):
         find_decision(decided, **wanted)
-    assert message in str(error.value)
 
 
 def test_the_source_of_a_decision_is_the_line_of_its_id(decided: Path) -> None:

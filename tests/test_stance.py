@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from mdl_torch.benchmarks.conflicts import Pair, measure, read_pairs, render, run, tradeoff
-from mdl_torch.lexicon import Kind, Lexicon, english, stem
-from mdl_torch.reading import read
+from mdl_torch.lexicon import FIRST_NUMBER, Kind, Lexicon, english, stem
+from mdl_torch.reading import Reading, read
 from mdl_torch.stance import (
     MAX_WORDS,
     ConflictDetector,
@@ -85,6 +86,11 @@ def test_one_negated_copy_conflicts(lexical: LexicalConflictDetector, sentence: 
         ("The shop is open.", "The shop is closed.", Evidence("antonym", ("open",), ("closed",))),
         ("It is safe.", "It is not safe.", Evidence("negation", ("safe",), ("not", "safe"))),
         ("Yes, it is.", "No, it isn't.", Evidence("polarity", ("yes",), ("no",))),
+        (
+            "Ulm is the oldest town.",
+            "Bonn is the oldest town.",
+            Evidence("superlative", ("ulm", "oldest"), ("bonn", "oldest")),
+        ),
         ("The shop is open.", "The shop opens at nine.", None),
     ],
 )
@@ -92,6 +98,47 @@ def test_evidence_names_rule_and_words(
     lexical: LexicalConflictDetector, a: str, b: str, expected: Evidence | None
 ) -> None:
     assert lexical.evidence(a, b) == expected
+
+
+def test_literal_keeps_to_the_three_rules_of_the_paper() -> None:
+    literal = LiteralConflictDetector()
+    assert literal.rules == LexicalConflictDetector.rules[:3] == ("polarity", "antonym", "negation")
+    assert LexicalConflictDetector.rules[3:] == ("superlative",)
+    assert code(literal, "The longest river is the Nile.", "The longest river is the Congo.") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "holder"),
+    [
+        ("Sirius is the brightest star", {"sirius"}),
+        ("The brightest star that is not a planet is Sirius", {"sirius"}),
+        ("The largest city in the U.S. is New York", {"york"}),
+        ("Japan's first capital was Nara, near Osaka", {"nara"}),
+        ("Astronomers know that Sirius is the brightest star", {"sirius"}),
+        ("The first goal was scored by Kane", {"kane"}),
+        ("The capital of Peru is Lima", {"lima"}),
+        ("My first dog was hungry", None),
+        ("Sirius may be the brightest star", None),
+        ("Sirius is one of the brightest stars", None),
+        ("Sirius is not the brightest star", None),
+        ("Anna sang for the first time", None),
+        ("He is the best", None),
+        ("The forest is green", None),
+    ],
+)
+def test_holder_of_a_superlative(text: str, holder: set[str] | None) -> None:
+    reading = read(text, english())
+    found = reading.superlative and {reading.tokens[reading.places[k]] for k in reading.superlative.values}
+    assert found == holder
+
+
+def test_a_comparison_has_the_opposite_sign_in_the_opposite_order() -> None:
+    one, two, other = (
+        read(text, english()).comparison
+        for text in ("Anna is taller than Ben", "Ben is shorter than Anna", "Anna is tall")
+    )
+    assert one == -two != 0
+    assert other == 0
 
 
 def test_literal_fires_where_the_paper_says() -> None:
@@ -230,7 +277,8 @@ def test_symmetric_and_never_with_itself_or_padding(judge: ConflictDetector) -> 
 
 VOCABULARY = """
 the shop door is are open closed closes not never don't no without unless only but and because , . ! yes it safe unsafe
-forbidden allowed gloves nobody too heavy to carry that who before on off myth neither nor eight 8 non-toxic
+forbidden allowed gloves nobody too heavy to carry that who before on off myth neither nor eight 8 9 non-toxic than larger
+the largest the largest shop door is my only perhaps real
 """
 WORDS = st.sampled_from(VOCABULARY.split())
 SENTENCES = st.lists(WORDS, max_size=14).map(" ".join)
@@ -274,15 +322,39 @@ def plain_lexical(a: str, b: str) -> int:
     answers = readings[0].polarity * readings[1].polarity
     if answers < 0 and (shared or smaller <= 2):
         return 1
-    if not shared or len(shared) < max(min(smaller, 2), 0.4 * smaller, 0.2 * larger):
-        return 0
+    places = [plain_place(reading, sign) for reading, sign in zip(readings, signs, strict=True)]
     known = [(word, one, two) for word in shared if (one := signs[0][word]) and (two := signs[1][word])]
-    if sum(one[0] != two[0] and not one[1] and not two[1] for _, one, two in known) % 2:
+    numbers = [{word for word in sign if word >= FIRST_NUMBER} for sign in signs]
+    same_numbers = max(map(len, numbers)) > 2 or numbers[0] <= numbers[1] or numbers[1] <= numbers[0]
+    comparisons = readings[0].comparison, readings[1].comparison
+    swapped = comparisons[0] == -comparisons[1] != 0
+    common = shared and len(shared) >= max(min(smaller, 2), 0.4 * smaller, 0.22 * larger)
+    comparable = common and same_numbers and not swapped
+    if comparable and sum(one[0] != two[0] and not one[1] and not two[1] for _, one, two in known) % 2:
         return 2
     denied = [w for w, one, two in known if one[0] == two[0] and one[1] != two[1] and w in focus[0] | focus[1]]
     matched = any((one[1] and two[1]) or (one[1] != two[1] and one[0] != two[0]) for _, one, two in known)
     enough = denied and len(denied) >= 0.34 * (len(focus[0]) + len(focus[1]))
-    return 3 if enough and not matched and answers <= 0 else 0
+    if comparable and enough and not matched and answers <= 0:
+        return 3
+    mismatch = any(one[0] == two[0] and one[1] != two[1] for _, one, two in known)
+    return 4 if one_place(places, signs) and not mismatch and answers >= 0 else 0
+
+
+def plain_place(reading: Reading, sign: dict[int, tuple[int, bool] | None]) -> tuple[int, set[int]]:
+    if reading.superlative is None:
+        return 0, set()
+    return reading.superlative.id, {reading.words[k].id for k in reading.superlative.values} & sign.keys()
+
+
+def one_place(places: list[tuple[int, set[int]]], signs: list[dict[int, tuple[int, bool] | None]]) -> bool:
+    (place, holder), (other_place, other_holder) = places
+    shared = signs[0].keys() & signs[1].keys()
+    own = min(len(holder - shared), len(other_holder - shared))
+    known = min(len(holder & shared), len(other_holder & shared))
+    rest = min(len(sign) - len(values) for sign, (_, values) in zip(signs, places, strict=True))
+    same = 0 != place == other_place and len(shared) >= 2 and len(shared) - known >= 0.7 * rest
+    return same and own >= max(1, known)
 
 
 @both
@@ -310,7 +382,7 @@ class Store(nn.Module):
 def test_export_with_dynamic_batch_and_memories(judge: ConflictDetector) -> None:
     features = judge.features(TEXTS[:60])
     batch, memories = torch.export.Dim("batch", min=2), torch.export.Dim("memories", min=2)
-    shapes = StanceFeatures(*({0: batch, 1: memories} for _ in range(6)))  # type: ignore[arg-type]
+    shapes = StanceFeatures(*({0: batch, 1: memories} for _ in fields(StanceFeatures)))  # type: ignore[arg-type]
     program = torch.export.export(
         Store(judge), (features[torch.arange(20).reshape(4, 5)],), dynamic_shapes=(list(vars(shapes).values()),)
     )

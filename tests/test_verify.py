@@ -222,12 +222,14 @@ def test_another_text_is_found(gate: MemoryGate) -> None:
 
 
 def test_require_relevant_of_the_gate_counts(gate: MemoryGate) -> None:
-    lenient = MemoryGate.from_pretrained(gate.encoder, require_relevant=False)
-    source = Retrieval(query_embedding=torch.tensor([1.0, 0.0]), memories=(Memory(embedding=torch.tensor([0.2, 1.0])),), risk=0.9)
+    lenient = MemoryGate(gate.encoder, require_relevant=False)
+    source = Retrieval(
+        query_embedding=torch.tensor([1.0, 0.0]), memories=(Memory(embedding=torch.tensor([0.29, 1.0])),), risk=0.9
+    )
     line = stored(lenient.records([source])[0])
     assert verified(line, lenient).outcome == "verified"
-    if line["action"] != "opt_out":
-        assert "action" in fields(verified(line, gate))
+    assert line["action"] in ("active", "supp")
+    assert "action" in fields(verified(line, MemoryGate(gate.encoder)))
 
 
 def test_an_action_on_the_threshold_may_be_that_of_either_side() -> None:
