@@ -52,14 +52,18 @@ status=0
 "$mdl" score "$data" -o "$decisions" --table || status=$?
 [[ -s "$decisions" ]] || exit "$status"
 
-# The most cautious decision has the most to explain.
+# A cautious decision over memories in conflict has the most to explain.
 id="$("$root/.venv/bin/python" - "$decisions" <<'PY'
 import json, sys
 
 caution = ["active", "supp", "silent", "opt_out"]
 with open(sys.argv[1], encoding="utf-8") as lines:
     decided = [line for line in map(json.loads, lines) if "error" not in line]
-print(max(decided, key=lambda line: caution.index(line["action"]))["id"] if decided else "", end="")
+
+def weight(line):
+    return caution.index(line["action"]), line["conflict_count"]
+
+print(max(decided, key=weight)["id"] if decided else "", end="")
 PY
 )"
 [[ -n "$id" ]] || die "no line of '$data' could be decided"
