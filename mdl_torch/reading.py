@@ -312,6 +312,7 @@ class _Reader:
         for one, two in pairwise(tokens[self.denied :]):
             if two in lexicon.corrections and one in lexicon.definites:
                 self.out.focus = [False] * len(self.out.focus)
+                return
 
     # What handlers do to the state.
 

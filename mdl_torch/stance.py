@@ -189,7 +189,7 @@ class ConflictDetector(nn.Module, ABC):
 class _WordDetector(ConflictDetector):
     """What the word-based detectors share: features and evidence."""
 
-    rules = ("polarity", "antonym", "negation")
+    rules: tuple[str, ...] = ("polarity", "antonym", "negation")
 
     def __init__(self, lexicon: Lexicon | None = None) -> None:
         super().__init__()
@@ -218,8 +218,8 @@ class _WordDetector(ConflictDetector):
                     values += code >= _VALUE
             words += _FILLERS[len(codes)]
             supported = self.lexicon.supports(text, reading.tokens)
-            superlative = reading.superlative.id if reading.superlative else 0
-            scalars += (len(codes), focus, superlative, values, reading.comparison)
+            place = reading.superlative.id if reading.superlative else 0
+            scalars += (len(codes), focus, place, values, reading.comparison)
             scalars += (reading.polarity, bool(reading.negations), supported)
         table = torch.from_numpy(np.array(scalars, dtype=np.int32).reshape(len(texts), 8))
         count, focused, superlative, held, comparison, polarity, negated, known = (
@@ -271,11 +271,12 @@ class LexicalConflictDetector(_WordDetector):
     - by ``superlative``, when they give the one place of a superlative, or of a role that only one thing has, to
       different things: "the longest river is the Nile", "the longest river is the Congo".
 
-    Antonyms and negations need common matter: of the content words of the text that has fewer at least ``shared_content``, of the
-    other's at least ``shared_of_longer``, and of the words that the negations bear on at least ``shared_focus``. They do not count between texts that differ in
-    their one or two numbers ("port 3", "port 4"), or that compare the same things in opposite order. A superlative needs
-    at least ``shared_superlative`` of the content words besides those that fill its place, and no negation in one text
-    alone. Each text must have as many words of its own for the holder of the place as they share, and at least one.
+    Antonyms and negations need common matter: of the content words of the text that has fewer at least
+    ``shared_content``, of the other's at least ``shared_of_longer``, and of the words that the negations bear on at
+    least ``shared_focus``. They do not count between texts that differ in their one or two numbers ("port 3", "port
+    4"), or that compare the same things in opposite order. A superlative needs at least ``shared_superlative`` of the
+    content words besides those that fill its place, and no negation in one text alone; and each text must have, for
+    the holder of the place, a word of its own, and as many of them as of words that the other has too.
 
     Args:
         lexicon: the words of the language; the packaged English ones by default.
@@ -316,9 +317,10 @@ class LexicalConflictDetector(_WordDetector):
     def conflicts(self, a: StanceFeatures, b: StanceFeatures) -> Tensor:
         """Rule codes of all pairs: ``(*, Ka)`` and ``(*, Kb)`` to int8 ``(*, Ka, Kb)``; 0 is no conflict."""
         relation, flags = _relations(a, b)
-        matched = (relation >= _FIRST_MATCHED) & (relation < _AMBIGUOUS) & (relation != _DENIED)
-        shared, antonyms = _count(relation != _UNSHARED), _count(relation == _ANTONYM)
-        denied, matches = _count((relation == _DENIED) & (flags & _FOCUS > 0)), _count(matched)
+        is_shared, is_denied = relation != _UNSHARED, relation == _DENIED
+        matched = (relation >= _FIRST_MATCHED) & (relation < _AMBIGUOUS) & ~is_denied
+        shared, antonyms = _count(is_shared), _count(relation == _ANTONYM)
+        denied, matches = _count(is_denied & (flags & _FOCUS > 0)), _count(matched)
 
         smaller, larger = _smaller_and_larger(a.count, b.count)
         answers = _left(a.polarity) * _right(b.polarity)
@@ -329,13 +331,13 @@ class LexicalConflictDetector(_WordDetector):
             & (shared >= self.shared_of_longer * larger)
         )
         to_the_point = (denied > 0) & (denied >= self.shared_focus * (_left(a.focus) + _right(b.focus)))
-        comparable = _comparable(a, b, relation)
+        comparable = _comparable(a, b, is_shared)
         return _rule_codes(
             allowed=_left(a.supported) & _right(b.supported),
             polarity=(answers < 0) & ((shared > 0) | (smaller <= _FEWEST_SHARED)),
             antonym=common_matter & (antonyms % 2 == 1) & comparable,
             negation=common_matter & to_the_point & (matches == 0) & (answers <= 0) & comparable,
-            superlative=self._one_place(a, b, shared, flags) & ~(relation == _DENIED).any(-3) & (answers >= 0),
+            superlative=self._one_place(a, b, shared, flags) & ~is_denied.any(-3) & (answers >= 0),
         )
 
     def _one_place(self, a: StanceFeatures, b: StanceFeatures, shared: Tensor, flags: Tensor) -> Tensor:
@@ -465,11 +467,11 @@ def _right(field: Tensor) -> Tensor:
     return field[..., None, :]
 
 
-def _comparable(a: StanceFeatures, b: StanceFeatures, relation: Tensor) -> Tensor:
-    """Whether words can contradict: no "port 3" here and "port 4" there, no "A ... than B" here and "B ... than A" there."""
+def _comparable(a: StanceFeatures, b: StanceFeatures, is_shared: Tensor) -> Tensor:
+    """Whether two texts can contradict by a word: not of ports 3 and 4, not in "A ... than B" and "B ... than A"."""
     number_a, number_b = a.words >= _FIRST_NUMBER, b.words >= _FIRST_NUMBER
     few, many = _smaller_and_larger(number_a.sum(-1), number_b.sum(-1))
-    shared = _count((relation != _UNSHARED) & number_a.transpose(-1, -2)[..., None])
+    shared = _count(is_shared & number_a.transpose(-1, -2)[..., None])
     swapped = (_left(a.comparison) != 0) & (_left(a.comparison) == -_right(b.comparison))
     return ((shared >= few) | (many > _FEW_NUMBERS)) & ~swapped
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
-from mdl_torch.lexicon import Kind, Lexicon
+from mdl_torch.lexicon import Entry, Kind, Lexicon
 from mdl_torch.words import normalise
-
-if TYPE_CHECKING:
-    from mdl_torch.reading import Reading
 
 _BOUNDARIES = frozenset((Kind.COMMA, Kind.END, Kind.BREAK))
 _BEFORE_SUBJECT = _BOUNDARIES | {Kind.SUBORDINATOR}
+
+
+class Words(Protocol):
+    """What is needed of a ``Reading``: the tokens, and entry, negating token or -1, and token of each content word."""
+
+    tokens: list[str]
+    words: list[Entry]
+    cues: list[int]
+    places: list[int]
 
 
 class Superlative(NamedTuple):
@@ -26,7 +32,7 @@ class Superlative(NamedTuple):
     """Positions, among the content words, of those that fill the place; at least one."""
 
 
-def find_superlative(text: str, reading: Reading, token: int, lexicon: Lexicon) -> Superlative | None:
+def find_superlative(text: str, reading: Words, token: int, lexicon: Lexicon) -> Superlative | None:
     """Reads who or what a definite superlative belongs to.
 
     That is the subject in "Sirius is the brightest star" and "Finland has the most lakes", and the complement in "the
@@ -36,8 +42,11 @@ def find_superlative(text: str, reading: Reading, token: int, lexicon: Lexicon) 
     Args:
         text: the text as it came; capitals tell names.
         reading: the text, read.
-        token: index of the superlative's token, after a definite determiner.
+        token: index of the superlative's token.
         lexicon: the language's words.
+
+    Returns:
+        The place and its holder; None where the text gives it to nothing.
 
     Example:
         >>> from mdl_torch.lexicon import english
@@ -47,12 +56,11 @@ def find_superlative(text: str, reading: Reading, token: int, lexicon: Lexicon) 
         ['lima']
     """
     tokens, places = reading.tokens, reading.places
-    head = bisect_left(places, token + 1)
-    ranked = bisect_left(places, token)
-    if head == len(places) or reading.cues[ranked] >= 0 or not lexicon.hedges.isdisjoint(tokens):
-        return None
     owned = _owner(text, tokens, token, lexicon)
-    if owned is None:
+    head = bisect_left(places, token + 1)
+    if owned is None or head == len(places) or not lexicon.hedges.isdisjoint(tokens):
+        return None
+    if reading.cues[bisect_left(places, token)] >= 0:
         return None
     owner, start = owned
     values = _values(text, reading, start, token, lexicon)
@@ -74,15 +82,15 @@ def _owner(text: str, tokens: list[str], token: int, lexicon: Lexicon) -> tuple[
     return None if start > 0 and tokens[start - 1] in lexicon.prepositions else (before, start)
 
 
-def _denied(reading: Reading, value: int, token: int, lexicon: Lexicon) -> bool:
-    """Whether a negation covers a value; one in a clause about the superlative does not: "the largest that is not ..."."""
+def _denied(reading: Words, value: int, token: int, lexicon: Lexicon) -> bool:
+    """Whether a negation covers a value; one within "the largest that is not ..." does not."""
     cue = reading.cues[value]
     between = reading.tokens[token:cue] if token < cue < reading.places[value] else ()
     return cue >= 0 and all(_kind(word, lexicon) is not Kind.SUBORDINATOR for word in between)
 
 
-def _values(text: str, reading: Reading, subject_end: int, token: int, lexicon: Lexicon) -> list[int]:
-    """Positions of the content words that fill the place."""
+def _values(text: str, reading: Words, subject_end: int, token: int, lexicon: Lexicon) -> list[int]:
+    """Positions of the content words that fill the place: the subject's, unless a copula comes after it only."""
     tokens = reading.tokens
     start, end = subject_end, token
     while start and _kind(tokens[start - 1], lexicon) not in _BEFORE_SUBJECT:
@@ -96,7 +104,7 @@ def _values(text: str, reading: Reading, subject_end: int, token: int, lexicon: 
     return _run(reading, start, subject_end, lexicon)
 
 
-def _complement(text: str, reading: Reading, start: int, end: int, lexicon: Lexicon) -> list[int]:
+def _complement(text: str, reading: Words, start: int, end: int, lexicon: Lexicon) -> list[int]:
     """The last word of what follows a copula; nothing where that is a mere description, which an opposite tells."""
     values = _run(reading, start, end, lexicon)
     if values and reading.places[values[0]] == start and lexicon.on_axis(reading.words[values[0]]):
@@ -105,8 +113,8 @@ def _complement(text: str, reading: Reading, start: int, end: int, lexicon: Lexi
     return values[-1:]
 
 
-def _run(reading: Reading, start: int, end: int, lexicon: Lexicon) -> list[int]:
-    """The first content words between two tokens that stand side by side, adverbs left out; an agent's, if one follows."""
+def _run(reading: Words, start: int, end: int, lexicon: Lexicon) -> list[int]:
+    """The first content words that stand side by side, adverbs left out; instead those of an agent, if one follows."""
     tokens, places = reading.tokens, reading.places
     values: list[int] = []
     last = end

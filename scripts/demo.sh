@@ -69,6 +69,6 @@ PY
 [[ -n "$id" ]] || die "no line of '$data' could be decided"
 
 printf '\n'
-"$mdl" explain "$decisions" --id "$id"
+"$mdl" explain "$decisions" --id "$id" --source "$data"
 printf '\ndemo: all decisions are in %s\n' "$decisions"
 exit "$status"

@@ -21,6 +21,7 @@ ORDER = (
     "config",
     "words",
     "lexicon",
+    "superlatives",
     "reading",
     "stance",
     "risk",

@@ -119,6 +119,12 @@ def test_an_empty_store_in_the_top_tier(bare):
     assert "no_relevant_memory" not in found.reasons
 
 
+def test_an_empty_store_is_not_called_irrelevant(bare):
+    found = record(bare, query_embedding=EAST, memories=[], risk=0.0)
+    assert found.gated_confidence >= found.thresholds[1]  # the equations know three scalars, and would inject
+    assert set(found.reasons) == {"no_memory", "calibration_not_fitted"}
+
+
 def test_top_tier_is_not_blamed_where_the_equations_abstain(gate):
     found = record(gate, query_embedding=[1.0, *[0.0] * 383], memories=[], risk=1.0)
     assert found.gated_confidence < found.thresholds[2]

@@ -277,8 +277,8 @@ def test_symmetric_and_never_with_itself_or_padding(judge: ConflictDetector) -> 
 
 VOCABULARY = """
 the shop door is are open closed closes not never don't no without unless only but and because , . ! yes it safe unsafe
-forbidden allowed gloves nobody too heavy to carry that who before on off myth neither nor eight 8 9 non-toxic than larger
-the largest the largest shop door is my only perhaps real
+forbidden allowed gloves nobody too heavy to carry that who before on off myth neither nor eight 8 9 non-toxic
+than larger the largest the largest shop door is my only perhaps real
 """
 WORDS = st.sampled_from(VOCABULARY.split())
 SENTENCES = st.lists(WORDS, max_size=14).map(" ".join)
