@@ -304,7 +304,7 @@ class LexicalConflictDetector(_WordDetector):
         self,
         lexicon: Lexicon | None = None,
         shared_content: float = 0.4,
-        shared_of_longer: float = 0.22,
+        shared_of_longer: float = 0.3,
         shared_focus: float = 0.34,
         shared_superlative: float = 0.7,
     ) -> None:

@@ -328,7 +328,7 @@ def plain_lexical(a: str, b: str) -> int:
     same_numbers = max(map(len, numbers)) > 2 or numbers[0] <= numbers[1] or numbers[1] <= numbers[0]
     comparisons = readings[0].comparison, readings[1].comparison
     swapped = comparisons[0] == -comparisons[1] != 0
-    common = shared and len(shared) >= max(min(smaller, 2), 0.4 * smaller, 0.22 * larger)
+    common = shared and len(shared) >= max(min(smaller, 2), 0.4 * smaller, 0.3 * larger)
     comparable = common and same_numbers and not swapped
     if comparable and sum(one[0] != two[0] and not one[1] and not two[1] for _, one, two in known) % 2:
         return 2
