@@ -8,11 +8,11 @@ usage() {
     cat <<'TEXT'
 Usage: bash scripts/test.sh [--fast] [--help]
 
-Sets up .venv (scripts/setup.sh), then runs every check: lint, format, types, tests and doctests, notebooks. The tests
+Sets up .venv (scripts/setup.sh), then runs every check: lint, format, types, tests and doctests. The tests
 also build the wheel, install it elsewhere and use it there. All checks run even if one fails; the exit status is 0
 only if all passed.
 
-  --fast   the inner loop: leaves out tests marked slow or benchmark, the wheel, and the notebooks
+  --fast   the inner loop: leaves out tests marked slow, the wheel among them
 
 Tests that need the development data look in ../shared/data, or in the folder that MDL_DATA names, and are skipped
 where it is absent.
@@ -58,12 +58,9 @@ step lint ruff check .
 step format ruff format --check .
 step types mypy
 if "$fast"; then
-    step tests pytest --doctest-modules -m 'not slow and not benchmark' mdl_torch tests
+    step tests pytest --doctest-modules -m 'not slow' mdl_torch tests
 else
     step tests pytest --doctest-modules mdl_torch tests
-    if compgen -G 'notebooks/*.ipynb' >/dev/null; then
-        step notebooks pytest --nbmake notebooks
-    fi
 fi
 
 if ((${#failed[@]})); then

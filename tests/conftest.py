@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from mdl_torch.encoder import SentenceEncoder
@@ -15,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 settings.register_profile("mdl", deadline=None)  # the first call of a layer may compute its exact range
 settings.load_profile("mdl")
+
+torch.set_num_threads(1)  # thousands of tiny tensors: threads that wait for each other cost more than they give
 
 
 @pytest.fixture(scope="session")

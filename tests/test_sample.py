@@ -10,6 +10,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mdl_torch.data import read_text
+from mdl_torch.encoder import SentenceEncoder
+from mdl_torch.gate import MemoryGate
+from mdl_torch.outputs import Action
+from mdl_torch.records import DecisionRecord
+from mdl_torch.retrieval import Retrieval
 from mdl_torch.risk import RiskPolicy
 
 SCHEMA = Draft202012Validator(json.loads(read_text("input.schema.json")))
@@ -113,3 +118,44 @@ def test_two_other_languages():
 def test_lines_are_plain_json_in_one_form():
     for line, record in zip(LINES, RECORDS, strict=True):
         assert json.dumps(record, ensure_ascii=False, allow_nan=False) == line
+
+
+@pytest.fixture(scope="module")
+def decided(encoder: SentenceEncoder) -> dict[str, DecisionRecord]:
+    """What the gate makes of the sample, with its defaults."""
+    gate = MemoryGate.from_pretrained(encoder)
+    return {record.id: record for record in gate.records([Retrieval.parse(r) for r in RECORDS])}
+
+
+def test_all_four_actions_occur(decided):
+    assert {record.action for record in decided.values()} == set(Action)
+
+
+def test_empty_stores_inject_nothing(decided):
+    for line in BY_STORE["empty"]:
+        assert decided[line["id"]].action >= Action.SILENT
+        assert "no_memory" in decided[line["id"]].reasons
+
+
+def test_other_languages_are_told_and_english_is_not(decided):
+    for record in RECORDS:
+        foreign = record["meta"]["store"] == "foreign_language"
+        assert ("language_unsupported" in decided[record["id"]].reasons) == foreign, record["id"]
+
+
+def test_conflicts_are_found_where_they_were_planted(decided):
+    """Most of them: the detector reads words, and the sample keeps two that it misses."""
+    found = [decided[line["id"]].conflict_count > 0 for line in BY_STORE["conflicting"]]
+    assert sum(found) >= 0.8 * len(found)
+
+
+def test_time_does_not_count(decided):
+    """The limit that the sample shows: with or without timestamps an outdated store is decided alike."""
+    gate = MemoryGate.from_pretrained()
+    injected = 0
+    for line in BY_STORE["outdated"]:
+        timeless = [{k: v for k, v in memory.items() if k != "timestamp"} for memory in line["memories"]]
+        again = gate.records([Retrieval.parse({**line, "memories": timeless})])[0]
+        assert again.action == decided[line["id"]].action
+        injected += again.action <= Action.SUPP
+    assert injected >= 1

@@ -67,9 +67,10 @@ def test_wheel_holds_every_file_of_the_package(wheel: Path, project_root: Path) 
     assert in_wheel == expected
 
 
-def test_wheel_carries_the_licence(wheel: Path) -> None:
+def test_wheel_carries_the_licences(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    for notice in ("LICENSE", "NOTICE"):
+        assert any(name.endswith(f".dist-info/licenses/{notice}") for name in names)
 
 
 def test_installed_package_is_the_wheels(installed: Path, tmp_path: Path) -> None:
