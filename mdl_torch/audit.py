@@ -139,9 +139,7 @@ class _Channels(NamedTuple):
 
 def _channels(layer: MemoryDecisionLayer, signals: Tensor) -> _Channels:
     """What each of the signals ``(*, 3)`` brings to the fusion on its own."""
-    relevance, reliability, risk = signals.unbind(-1)
-    inverted = 1 - risk if layer.config.risk_inversion else risk
-    vectors = layer.encoder(torch.stack((relevance, reliability, inverted), dim=-1))
+    vectors = layer.encode(*signals.unbind(-1))
     gain = layer.fusion.gain(vectors[..., 2, :]).unsqueeze(-1)
     return _Channels(vectors[..., 0, :], gain, *layer.projection(vectors).unbind(-2))
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 
-from mdl_torch.stance import ConflictDetector, StanceFeatures
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
+
+    from mdl_torch.stance import ConflictDetector, TextFeatures
 
 T = TypeVar("T")
 
@@ -68,11 +68,14 @@ def content_key(text: str, kind: str = "") -> bytes:
 
 
 class FeatureCache:
-    """The stance features of a conflict detector, computed once per text.
+    """The features of a conflict detector, whatever their fields, computed once per text.
 
     Args:
         detector: Computes them.
         size: Texts to remember.
+
+    Attributes:
+        padding: The features ``(1,)`` of the empty text, which conflicts with nothing.
 
     Example:
         >>> from mdl_torch.stance import detector
@@ -83,34 +86,63 @@ class FeatureCache:
     def __init__(self, detector: ConflictDetector, size: int) -> None:
         self._detector = detector
         self._rows: ContentCache[Tensor] = ContentCache(size)
+        self.padding = detector.features([""])
 
-    def of(self, texts: Sequence[str]) -> StanceFeatures:
-        """The features ``(N,)`` of N >= 1 texts."""
+    def of(self, texts: Sequence[str]) -> TextFeatures:
+        """The features ``(N,)`` of N >= 1 texts.
+
+        Raises:
+            ValueError: Their class, or the dtype or shape of a field, is not that of the other texts.
+        """
         keys = [content_key(text) for text in texts]
         known = self._rows.get(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
         if missing:
-            packed = _packed(self._detector.features(list(missing.values())))
+            features = self._detector.features(list(missing.values()))
+            _check_alike(features, self.padding)
+            packed = _packed(features)
             fresh = {key: row.clone() for key, row in zip(missing, packed, strict=True)}  # a view would keep all rows
             self._rows.put(fresh)
             known |= fresh
-        return _unpacked(torch.stack([known[key] for key in keys]))
+        return _unpacked(torch.stack([known[key] for key in keys]), self.padding)
 
 
-def _packed(features: StanceFeatures) -> Tensor:
-    """Features ``(N,)`` as one row of int32 a text."""
-    columns = [getattr(features, field.name) for field in dataclasses.fields(StanceFeatures)]
-    return torch.cat([column.reshape(len(column), -1).to(torch.int32) for column in columns], dim=-1)
+def _columns(features: TextFeatures) -> dict[str, Tensor]:
+    return {field.name: getattr(features, field.name) for field in dataclasses.fields(features)}
 
 
-def _unpacked(packed: Tensor) -> StanceFeatures:
-    """The features ``(N,)`` of rows of ``_packed``."""
-    none = StanceFeatures.empty((1,))
-    like = {field.name: getattr(none, field.name) for field in dataclasses.fields(StanceFeatures)}
-    parts = torch.split(packed, [column.numel() for column in like.values()], dim=-1)
-    return StanceFeatures(
+def _check_alike(features: TextFeatures, like: TextFeatures) -> None:
+    """Refuse features ``(N,)`` that do not go into one table with others."""
+    got, expected = (
+        (type(each).__name__, {name: (column.dtype, column.shape[1:]) for name, column in _columns(each).items()})
+        for each in (features, like)
+    )
+    if got != expected:
+        raise ValueError(f"features must be alike for all texts, expected {expected} as of the empty text, got {got}")
+
+
+def _packed(features: TextFeatures) -> Tensor:
+    """Features ``(N,)`` as bytes, uint8 ``(N, bytes)``: a text costs one tensor, however many fields there are."""
+    columns = _columns(features).values()
+    return torch.cat([_rows(column).view(torch.uint8) for column in columns], dim=-1)
+
+
+def _unpacked(packed: Tensor, like: TextFeatures) -> TextFeatures:
+    """The features ``(N,)`` of rows of ``_packed``, with the fields, dtypes and shapes of others."""
+    columns = _columns(like)
+    parts = torch.split(packed, [_rows(column[:1]).nbytes for column in columns.values()], dim=-1)
+    return type(like)(
         **{
-            name: part.reshape(len(packed), *column.shape[1:]).to(column.dtype)
-            for (name, column), part in zip(like.items(), parts, strict=True)
+            name: _dense(part).view(column.dtype).reshape(len(packed), *column.shape[1:])
+            for (name, column), part in zip(columns.items(), parts, strict=True)
         }
     )
+
+
+def _rows(column: Tensor) -> Tensor:
+    return _dense(column.detach().reshape(len(column), -1))
+
+
+def _dense(rows: Tensor) -> Tensor:
+    """A copy whose bytes lie side by side; of a single row ``contiguous`` would keep any stride."""
+    return rows.clone(memory_format=torch.contiguous_format)

@@ -8,14 +8,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from mdl_torch.config import MDLConfig, check_norm_range
-from mdl_torch.errors import CalibrationMismatchError, unknown_name
+from mdl_torch.data import read_text
+from mdl_torch.errors import CalibrationMismatchError, check_keys, unknown_name
 from mdl_torch.outputs import Action
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 UNFITTED = "exact-range"
-"""How outputs name the absence of a calibration: the range over the whole cube, and the default thresholds."""
+"""How outputs name the absence of a calibration: the range on a grid of the cube, and the default thresholds."""
+
+Shares = dict[str, tuple[float, float, float]]
+"""Of each action by its label: three figures of its share, said where they are given."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,11 @@ class Calibration:
         config: Digest of the uncalibrated configuration it holds for.
         basis: Fingerprint of the basis it holds for.
         encoder: Identity of the sentence encoder whose signals it was fitted on; None if unknown.
-        detector: Name of the conflict detector behind them.
+        detector: Identity of the conflict detector behind them: its name, parameters and lexicon.
         dataset: Name and revision of the data.
         samples: Number of retrievals it was fitted on.
-        action_mix: Share of each action on those retrievals, as (share, low, high) with a bootstrap interval.
+        action_mix: Share of each action on those retrievals, as (share, low, high); see ``bootstrap_action_mix``.
+        action_mix_top_risk: The same on those at A = 0.85, where abstention hangs on the range most; empty if none are.
         provenance: Anything else worth keeping: seed, command, identifiers of the questions.
 
     Raises:
@@ -66,7 +70,8 @@ class Calibration:
     detector: str
     dataset: str
     samples: int
-    action_mix: dict[str, tuple[float, float, float]]
+    action_mix: Shares
+    action_mix_top_risk: Shares = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,15 +87,16 @@ class Calibration:
             raise TypeError(f"encoder must be a string or None, got {self.encoder!r}")
         if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
             raise ValueError(f"samples must be an integer of at least 1, got {self.samples!r}")
-        for name in ("action_mix", "provenance"):
+        for name in ("action_mix", "action_mix_top_risk", "provenance"):
             if not isinstance(getattr(self, name), Mapping):
                 raise TypeError(f"{name} must be a mapping, got {getattr(self, name)!r}")
-        object.__setattr__(self, "action_mix", {k: _interval(k, v) for k, v in self.action_mix.items()})
+        for name in ("action_mix", "action_mix_top_risk"):
+            object.__setattr__(self, name, {k: _interval(name, k, v) for k, v in getattr(self, name).items()})
 
     @classmethod
     def reference(cls) -> Self:
         """The calibration that ships with the package: 80 TruthfulQA questions, MiniLM, the ``paper`` preset."""
-        return cls.from_dict(json.loads((files("mdl_torch.data") / "calibration-reference.json").read_text("utf-8")))
+        return cls.from_dict(json.loads(read_text("calibration-reference.json")))
 
     @property
     def label(self) -> str:
@@ -117,11 +123,9 @@ class Calibration:
         """
         if not isinstance(values, Mapping):
             raise TypeError(f"calibration must be a mapping, got {type(values).__name__}")
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known:
-                raise ValueError(unknown_name("calibration key", key, known))
-        missing = [name for name in known if name not in values and name != "provenance"]
+        fields = dataclasses.fields(cls)
+        check_keys("calibration key", values, [f.name for f in fields])
+        missing = [f.name for f in fields if f.name not in values and f.default_factory is dataclasses.MISSING]
         if missing:
             raise ValueError(f"calibration lacks {', '.join(missing)}")
         return cls(**values)
@@ -159,6 +163,10 @@ class Calibration:
     def check_encoder(self, encoder: str, detector: str) -> None:
         """Refuse signals of another encoder or conflict detector than those it was fitted on.
 
+        Args:
+            encoder: Identity of the sentence encoder.
+            detector: Identity of the conflict detector.
+
         Raises:
             CalibrationMismatchError: The encoder or detector differs.
         """
@@ -170,14 +178,14 @@ class Calibration:
                 )
 
 
-def _interval(action: str, values: object) -> tuple[float, float, float]:
+def _interval(name: str, action: str, values: object) -> tuple[float, float, float]:
     labels = [a.label for a in Action]
     if action not in labels:
         raise ValueError(unknown_name("action", action, labels))
     if not isinstance(values, tuple | list) or len(values) != 3:
-        raise TypeError(f"action_mix[{action!r}] must be (share, low, high), got {values!r}")
+        raise TypeError(f"{name}[{action!r}] must be (share, low, high), got {values!r}")
     if not all(isinstance(v, int | float) and 0 <= v <= 1 for v in values):
-        raise ValueError(f"action_mix[{action!r}] must hold shares in [0, 1], got {values!r}")
+        raise ValueError(f"{name}[{action!r}] must hold shares in [0, 1], got {values!r}")
     share, low, high = map(float, values)
     return share, low, high
 
@@ -281,18 +289,22 @@ def bootstrap_action_mix(
     thresholds: tuple[float, float, float],
     method: str = "minmax",
     *,
+    within: ArrayLike | None = None,
     resamples: int = 1000,
     seed: int = 0,
-) -> dict[str, tuple[float, float, float]]:
+) -> Shares:
     """How much the action mix depends on which retrievals happened to be in the calibration split.
 
-    Each resample refits the range and is applied to the whole split.
+    Each resample refits the range and is applied to the whole split. The interval is one-sided: the minimum and maximum
+    of a resample lie within those of the split, so that it never shows what a wider range would do. Where there are
+    more retrievals than the split, ``split_action_mix`` shows both sides.
 
     Args:
         norms: ‖v_meta‖, ``(n,)``.
         factors: What the gate multiplies C by, g_a + g_b·α (ones without the α gate), ``(n,)``.
         thresholds: (θ0, θ1, θ2), kept.
         method: As for ``fit_norm_range``.
+        within: The retrievals whose actions are counted, bool ``(n,)``; all by default. The range is fitted on all.
         resamples: Number of bootstrap resamples.
         seed: Of the resampling.
 
@@ -300,26 +312,96 @@ def bootstrap_action_mix(
         For each action (share, low, high): the share with the range of all, and the 2.5% and 97.5% quantiles.
 
     Raises:
-        ValueError: Norms and factors differ in length, the method is unknown, or the norms have no spread.
+        ValueError: Lengths differ, nothing is to be counted, the method is unknown, or the norms have no spread.
 
     Example:
         >>> mix = bootstrap_action_mix([1.0, 2.0, 3.0, 4.0], [1.0] * 4, (0.6, 0.4, 0.2))
         >>> mix["active"][0], mix["opt_out"][0]
         (0.5, 0.25)
     """
-    norms, factors = np.asarray(norms, np.float64), np.asarray(factors, np.float64)
-    if norms.ndim != 1 or norms.shape != factors.shape:
-        raise ValueError(f"norms and factors must both be (n,), got {norms.shape} and {factors.shape}")
-    fitted = fit_norm_range(norms, method)
-
-    def mix(low: float, high: float) -> NDArray[np.float64]:
-        gated = np.clip((norms - low) / (high - low), 0, 1) * factors
-        actions = (gated[:, None] < np.asarray(thresholds)).sum(axis=1)
-        return np.bincount(actions, minlength=len(Action)) / len(actions)
-
+    n, f, counted = _columns(norms, factors, within)
+    share = _mix(n[counted], f[counted], fit_norm_range(n, method), thresholds)
     rng = np.random.default_rng(seed)
-    ranges = [_bounds(norms[rng.integers(0, len(norms), len(norms))], method) for _ in range(resamples)]
-    mixes = np.stack([mix(low, high) for low, high in ranges if low < high])  # a resample may lack spread
-    low, high = np.quantile(mixes, (0.025, 0.975), axis=0)
-    share = mix(*fitted)
-    return {action.label: (float(share[action]), float(low[action]), float(high[action])) for action in Action}
+    ranges = [_bounds(n[rng.integers(0, len(n), len(n))], method) for _ in range(resamples)]
+    spread = [r for r in ranges if r[0] < r[1]]  # a resample may lack it
+    low, high = np.quantile([_mix(n[counted], f[counted], r, thresholds) for r in spread], (0.025, 0.975), axis=0)
+    return _shares(share, low, high)
+
+
+def split_action_mix(
+    norms: ArrayLike,
+    factors: ArrayLike,
+    thresholds: tuple[float, float, float],
+    method: str = "minmax",
+    *,
+    samples: int,
+    within: ArrayLike | None = None,
+    splits: int = 200,
+    seed: int = 0,
+) -> Shares:
+    """The action mix on retrievals that the range was not fitted on, over random splits.
+
+    Each split draws ``samples`` retrievals, fits the range on them and counts the actions of all others.
+
+    Args:
+        norms: ‖v_meta‖, ``(n,)``.
+        factors: As for ``bootstrap_action_mix``.
+        thresholds: (θ0, θ1, θ2), kept.
+        method: As for ``fit_norm_range``.
+        samples: Size of a calibration split, less than n.
+        within: The retrievals whose actions are counted, bool ``(n,)``; all by default.
+        splits: Number of splits.
+        seed: Of the draws.
+
+    Returns:
+        For each action the 2.5%, 50% and 97.5% quantiles of its share.
+
+    Raises:
+        ValueError: Lengths differ, no split leaves anything to count, the method is unknown, or a split has no spread.
+
+    Example:
+        >>> mix = split_action_mix(list(range(1, 101)), [1.0] * 100, (0.6, 0.4, 0.2), samples=50)
+        >>> 0.3 < mix["active"][1] < 0.5
+        True
+    """
+    n, f, counted = _columns(norms, factors, within)
+    if not 2 <= samples < len(n):
+        raise ValueError(f"samples must be at least 2 and less than the {len(n)} norms, got {samples}")
+    rng = np.random.default_rng(seed)
+    mixes = []
+    for _ in range(splits):
+        drawn = np.zeros(len(n), bool)
+        drawn[rng.choice(len(n), samples, replace=False)] = True
+        others = counted & ~drawn
+        if others.any():
+            mixes.append(_mix(n[others], f[others], fit_norm_range(n[drawn], method), thresholds))
+    if not mixes:
+        raise ValueError(f"within must leave something to count, got {counted.sum()} of {len(n)} in {splits} splits")
+    return _shares(*np.quantile(mixes, (0.025, 0.5, 0.975), axis=0))
+
+
+def _columns(
+    norms: ArrayLike, factors: ArrayLike, within: ArrayLike | None
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    n, f = np.asarray(norms, np.float64), np.asarray(factors, np.float64)
+    if n.ndim != 1 or n.shape != f.shape:
+        raise ValueError(f"norms and factors must both be (n,), got {n.shape} and {f.shape}")
+    counted = np.ones(n.shape, bool) if within is None else np.asarray(within, bool)
+    if counted.shape != n.shape or not counted.any():
+        got = f"{counted.sum()} true of {counted.shape}"
+        raise ValueError(f"within must be a truth value for each of {n.shape} norms, some of them true, got {got}")
+    return n, f, counted
+
+
+def _mix(
+    norms: NDArray[Any], factors: NDArray[Any], norm_range: tuple[float, float], thresholds: tuple[float, ...]
+) -> NDArray[Any]:
+    """Share of each action, ``(4,)``."""
+    low, high = norm_range
+    gated = np.clip((norms - low) / (high - low), 0, 1) * factors
+    actions = (gated[:, None] < np.asarray(thresholds)).sum(axis=1)
+    return np.bincount(actions, minlength=len(Action)) / len(actions)
+
+
+def _shares(first: NDArray[Any], second: NDArray[Any], third: NDArray[Any]) -> Shares:
+    return {a.label: (float(first[a]), float(second[a]), float(third[a])) for a in Action}

@@ -16,6 +16,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from mdl_torch import __version__
 from mdl_torch.config import MDLConfig
+from mdl_torch.errors import CalibrationMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,22 +26,31 @@ if TYPE_CHECKING:
     from mdl_torch.gate import MemoryGate
     from mdl_torch.records import DecisionRecord
     from mdl_torch.score import Item
+    from mdl_torch.verify import Verification
 
 FINE, BAD, FAILED, INTERRUPTED = 0, 1, 2, 130
 """Exit statuses; see ``EXIT_STATUSES``."""
 
-OUTCOMES = {"verified": FINE, "differs": BAD, "not_verifiable": FAILED}
-"""The exit status of each outcome of a verification."""
+OUTCOMES = {
+    "verified": FINE,
+    "differs": BAD,
+    "not_verifiable": FAILED,
+    "no_decision": FINE,
+    "malformed": BAD,
+    "mismatched": BAD,
+}
+"""The exit status of each outcome of a verification, and of what else can become of a line of a whole file: it is an
+error line, it is damaged, or it is not of the line of the source."""
 
 PLAIN_WIDTH = 120
 """Columns of what is printed into a file or a pipe."""
 
 SHOWN_FAILURES = 20
-"""Decisions that do not come out again, of which the checks are shown; all of them are counted."""
+"""Lines that could not be verified, of which the checks are shown; all of them are counted."""
 
 EXIT_STATUSES = """exit status:
   0    fine
-  1    some lines were bad, or a stored decision does not come out again
+  1    some lines were bad, or a stored decision is damaged or does not come out again
   2    could not run, or could not verify with this gate
   130  interrupted
 With --debug, or MDL_DEBUG=1 in the environment, an error shows its traceback."""
@@ -54,7 +64,8 @@ class GateOptions:
         encoder: Name or folder of a sentence-transformers model; all-MiniLM-L6-v2 if null.
         layer: A preset, a folder written by save_pretrained, or a repository of the hub.
         config: Values of the controller's configuration (Table 2), in place of a preset.
-        calibration: auto, reference, a calibration file, or null for the exact range.
+        calibration: auto, reference, a calibration file, or null for the exact range. Thresholds of your own, in config,
+            keep the range of the reference calibration.
         detector: Conflict detector, lexical or literal.
         risk_policy: YAML file of a risk policy; the one of the package if null.
         require_relevant: Whether a store needs a relevant memory to be injected.
@@ -160,6 +171,8 @@ def _score(options: Namespace) -> int:
 
 
 def _explain(options: Namespace) -> int:
+    if options.file == options.source == "-":
+        raise ValueError("FILE and --source cannot both be standard input: name a file for one of them")
     if options.verify and options.id is None and options.line is None:
         return _verify_all(options)
     from mdl_torch.explain import card, verification_table
@@ -184,28 +197,81 @@ def _verify_all(options: Namespace) -> int:
     """Verify every line of a file; those of ``--source`` stand on the same lines."""
     from mdl_torch.explain import verification_table
     from mdl_torch.score import read_decisions, read_items
-    from mdl_torch.verify import verify
+    from mdl_torch.verify import Verification
 
     gate, console = _gate(options.gate), _console()
-    counts = {**dict.fromkeys(OUTCOMES, 0), "no_decision": 0}
+    counts = dict.fromkeys(OUTCOMES, 0)
     failed: list[dict[str, Any]] = []
-    sources = read_items(options.source) if options.source else itertools.repeat(None)
-    for (number, _, record), item in zip(read_decisions(options.file), sources, strict=False):
-        source = None if item is None else item.retrieval
-        if isinstance(record, Exception) or isinstance(source, Exception):
-            counts["no_decision"] += 1
+    sources = read_items(options.source) if options.source else ()
+    lines = itertools.zip_longest(read_decisions(options.file), sources)
+    for number, (stored, item) in enumerate(lines, start=1):
+        outcome, found = _verify_line(stored, item, gate, sourced=options.source is not None)
+        counts[outcome] += 1
+        if OUTCOMES[outcome] == FINE or len(failed) >= SHOWN_FAILURES:
             continue
-        checked = verify(record, gate, source)
-        counts[checked.outcome] += 1
-        if checked.outcome != "verified" and len(failed) < SHOWN_FAILURES:
-            failed.append({"line": number, **checked.to_dict()})
-            if not options.json:
-                console.print(verification_table(checked, all_checks=False), highlight=False)
+        if isinstance(found, Verification):
+            failed.append({"line": number, **found.to_dict()})
+            shown: Any = verification_table(found, all_checks=False)
+        else:
+            failed.append({"line": number, "outcome": outcome, "error": found})
+            shown = f"line {number}: {outcome.upper()}: {found}"
+        if not options.json:
+            console.print(shown, highlight=False, markup=False)
+    if not sum(counts.values()):
+        raise ValueError(f"{options.file} holds no line, so there is nothing to verify")
+    scope = "line_and_source" if options.source else "line"
     if options.json:
-        _print_json({**counts, "failed": failed})
+        _print_json({**counts, "scope": scope, "failed": failed})
     else:
         console.print(", ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in counts.items()))
-    return max((OUTCOMES[name] for name in OUTCOMES if counts[name]), default=FINE)
+        if not options.source:
+            console.print("Lines were checked in themselves; the texts were not (give --source).")
+    return max(status for name, status in OUTCOMES.items() if counts[name])
+
+
+def _verify_line(
+    stored: "tuple[int, str | None, DecisionRecord | Exception] | None",
+    item: "Item | None",
+    gate: "MemoryGate",
+    *,
+    sourced: bool,
+) -> "tuple[str, Verification | str]":
+    """The outcome of one line of a file, and the verification or what is wrong.
+
+    Args:
+        stored: Number, id and decision of the line; None beyond the end of the file.
+        item: The line of the source; None beyond its end.
+        gate: What is said to have decided.
+        sourced: Whether there is a source.
+    """
+    from mdl_torch.records import NoDecisionError
+    from mdl_torch.verify import verify
+
+    if stored is None:
+        return "mismatched", "the source has this line, the file has not"
+    _, id, record = stored
+    if isinstance(record, Exception) and not isinstance(record, NoDecisionError):
+        return "malformed", str(record)
+    if sourced and item is None:
+        return "mismatched", "the file has this line, the source has not"
+    if item is not None:
+        named = str(item.number) if item.id is None else item.id
+        if id != named and not (id is None and isinstance(record, NoDecisionError)):
+            return "mismatched", f"the id is {id!r}, that of the source is {named!r}"
+    if isinstance(record, Exception):
+        return "no_decision", str(record)
+    source = None if item is None else item.retrieval
+    if isinstance(source, Exception):
+        return "mismatched", f"a decision was stored, but the line of the source is bad: {source}"
+    try:
+        checked = verify(record, gate, source)
+    except CalibrationMismatchError:  # a ValueError, but the gate is at fault
+        raise
+    except (TypeError, ValueError) as error:
+        return "mismatched", f"a decision was stored, but the line of the source is bad: {error}"
+    except ArithmeticError as error:
+        return "malformed", str(error)
+    return checked.outcome, checked
 
 
 def _bench_conflicts(options: Namespace) -> int:

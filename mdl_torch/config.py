@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from mdl_torch.errors import unknown_name
+from mdl_torch.errors import check_keys, unknown_name
 
 CHANNELS = ("relevance", "reliability", "risk")
 """The order of every triple: the subspaces and gains of the paper's wm, r and a."""
@@ -85,8 +85,8 @@ class MDLConfig:
         gate: (g_a, g_b) of C_final = C·(g_a + g_b·α).
         bias: b, added to every component before tanh.
         thresholds: (θ0, θ1, θ2), falling, in [0, 1].
-        norm_range: (n_min, n_max) that ‖v_meta‖ is scaled by, at least ``SMALLEST_SPREAD`` apart; None takes its range
-            over the cube of signals.
+        norm_range: (n_min, n_max) that ‖v_meta‖ is scaled by, at least ``SMALLEST_SPREAD`` apart; None takes the exact
+            range, that of a 41-point grid of the cube of signals.
         seed: Of the Gaussian matrix whose QR decomposition is the basis Q.
         value_encoding: False is the ablation v(s) = s·1.
         risk_inversion: False is the ablation s = A instead of 1 - A.
@@ -180,10 +180,7 @@ class MDLConfig:
         """
         if not isinstance(values, Mapping):
             raise TypeError(f"values must be a mapping, got {type(values).__name__}")
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known:
-                raise ValueError(unknown_name("configuration key", key, known))
+        check_keys("configuration key", values, [f.name for f in dataclasses.fields(cls)])
         return cls(**values)
 
     def ablate(self, name: str) -> Self:

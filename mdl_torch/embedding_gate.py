@@ -12,7 +12,7 @@ from mdl_torch.signals import SignalExtractor
 
 if TYPE_CHECKING:
     from mdl_torch.outputs import Decision, Signals
-    from mdl_torch.stance import StanceFeatures
+    from mdl_torch.stance import TextFeatures
 
 
 class EmbeddingGate(nn.Module):
@@ -51,7 +51,7 @@ class EmbeddingGate(nn.Module):
         risk: Tensor,
         *,
         mask: Tensor | None = None,
-        stance: StanceFeatures | None = None,
+        stance: TextFeatures | None = None,
     ) -> tuple[Signals, Decision]:
         """Decide over stores of embeddings; arguments and errors as for ``SignalExtractor.forward``."""
         signals = self.extractor(query, memories, risk, mask=mask, stance=stance)

@@ -171,7 +171,7 @@ def verification_table(verification: Verification, *, all_checks: bool = True) -
     """
     counts = f"{len(verification.checks)} checks, {len(verification.differing)} differ"
     headline = {
-        "verified": f"VERIFIED: the stored decision comes out again ({counts}).",
+        "verified": f"VERIFIED: {_FOUND[verification.scope]} ({counts}).",
         "differs": f"DIFFERS: the stored decision does not come out ({counts}).",
         "not_verifiable": f"CANNOT BE VERIFIED with this gate; what the line alone can show is consistent ({counts}).",
     }[verification.outcome]
@@ -189,6 +189,12 @@ def verification_table(verification: Verification, *, all_checks: bool = True) -
         parts.append(table)
     return Group(*parts)
 
+
+_FOUND = {
+    "line": "consistent in itself; the texts were not checked (give --source)",
+    "line_and_source": "comes out again from its texts",
+}
+"""What a verification found if nothing differs, by its scope."""
 
 _MARKS = {"same": "ok", "boundary": "on the boundary", "differs": "DIFFERS"}
 
@@ -315,6 +321,9 @@ def _provenance(record: DecisionRecord) -> RenderableType:
         ("preset", f"{record.preset}, basis {record.basis}"),
         ("calibration", f"{record.calibration}, thresholds {thresholds}"),
         ("certificate", record.certificate),
+        ("conflict detector", record.detector),
+        ("risk policy", record.risk_policy),
+        ("needs a relevant memory", "yes" if record.require_relevant else "no"),
         ("encoder", encoder),
         ("status bits", str(record.status)),
     ):

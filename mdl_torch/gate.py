@@ -6,6 +6,7 @@ A retrieval's way: ``_check`` its values and assess its risk, ``_embed`` what is
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,33 +15,32 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, get_args, overload
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mdl_torch.audit import audit
 from mdl_torch.cache import FeatureCache
 from mdl_torch.calibration import Calibration, config_digest
+from mdl_torch.config import MDLConfig
 from mdl_torch.embedding_gate import EmbeddingGate
 from mdl_torch.encoder import DEFAULT_ENCODER, Encoded, LongText, SentenceEncoder
 from mdl_torch.errors import unknown_name
 from mdl_torch.layer import MemoryDecisionLayer
 from mdl_torch.outputs import Decision, Signals
-from mdl_torch.records import Conflicts, DecisionRecord, Provenance, conflicts_of, record_of, rows
+from mdl_torch.records import MAX_PAIRS, Conflicts, DecisionRecord, Provenance, conflicts_of, record_of, rows
 from mdl_torch.retrieval import Memory, Retrieval
 from mdl_torch.risk import RiskPolicy
 from mdl_torch.signals import PAIR_BLOCK, SignalExtractor
-from mdl_torch.stance import ConflictDetector, StanceFeatures
+from mdl_torch.stance import ConflictDetector, TextFeatures
 from mdl_torch.stance import detector as named_detector
 
 MAX_STORES = 1_024
 """Retrievals that are decided on in one batch of tensors."""
 
-MAX_PAIRS = 65_536
-"""Pairs of memories that are compared at once within it, padding included."""
-
 CACHED_TEXTS = 50_000
 """Texts whose stance features are remembered."""
 
 T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
 
 
 class _Embedded(NamedTuple):
@@ -71,7 +71,7 @@ class _Bucket:
     decision: Decision
     """``(B,)``"""
     signals: Signals | None = None
-    stance: StanceFeatures | None = None
+    stance: TextFeatures | None = None
     """``(B, K)``; None where no memory has a text."""
     languages_supported: Sequence[bool] | None = None
 
@@ -88,7 +88,8 @@ class MemoryGate:
         risk_policy: Assesses the risk of queries that come without one.
         require_relevant: Whether a store needs a relevant memory to be injected.
         validate_args: Whether a NaN, an infinity or a value out of range raises. If not, it makes the row Opt-Out.
-        device: Where signals and decisions are computed, and where an encoder given by name is loaded.
+        device: Where signals and decisions are computed, and where an encoder given by name is loaded; None is where
+            the layer is. A layer or detector that is elsewhere is copied there; yours stays where it is.
         long_text: ``pool`` or ``truncate``, for text longer than the window of an encoder given by name.
 
     Raises:
@@ -113,18 +114,20 @@ class MemoryGate:
         risk_policy: RiskPolicy | None = None,
         require_relevant: bool = True,
         validate_args: bool = True,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         long_text: LongText = "pool",
     ) -> None:
         if long_text not in get_args(LongText):
             raise ValueError(unknown_name("long_text", long_text, get_args(LongText)))
-        self.detector = _expect("detector", _detector(detector), ConflictDetector)
-        self.layer = MemoryDecisionLayer() if layer is None else _expect("layer", layer, MemoryDecisionLayer)
+        detector = _expect("detector", _detector(detector), ConflictDetector)
+        layer = MemoryDecisionLayer() if layer is None else _expect("layer", layer, MemoryDecisionLayer)
+        here = layer.policy.thresholds.device if device is None else device
+        self.device = torch.empty(0, device=here).device  # with its index: "cuda" is "cuda:0"
+        self.detector, self.layer = _on(self.device, detector), _on(self.device, layer)
         self.risk_policy = (
             RiskPolicy.default() if risk_policy is None else _expect("risk_policy", risk_policy, RiskPolicy)
         )
         self.validate_args = validate_args
-        self.device = torch.device(device)
         self.embedding_gate = EmbeddingGate(
             self.layer, SignalExtractor(self.detector), require_relevant=require_relevant
         ).to(self.device)
@@ -132,7 +135,7 @@ class MemoryGate:
         self._encoder = _expect("encoder", encoder, SentenceEncoder, str, Path)
         self._loading = threading.Lock()
         self._features = FeatureCache(self.detector, CACHED_TEXTS)
-        self._provenance = Provenance.of(self.layer)
+        self._provenance = Provenance.of(self.layer, self.detector, self.risk_policy, require_relevant=require_relevant)
         self._check_calibration(encoder.identity if isinstance(encoder, SentenceEncoder) else None)
 
     @classmethod
@@ -146,7 +149,7 @@ class MemoryGate:
         detector: ConflictDetector | str = "lexical",
         require_relevant: bool = True,
         validate_args: bool = True,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         long_text: LongText = "pool",
     ) -> MemoryGate:
         """A gate from names and files.
@@ -155,9 +158,10 @@ class MemoryGate:
             encoder: As for the class; MiniLM by default, which works offline.
             layer: A preset's name, a folder written by ``save_pretrained``, a repository of the hub, or a layer.
             calibration: ``auto`` is the layer's own, else the reference calibration where it fits (the ``paper``
-                preset without a range or thresholds of your own, MiniLM, the lexical detector), else none.
-                ``reference``, a file or a calibration insist. None is the exact range with the default thresholds, or
-                with the range and thresholds that you set yourself.
+                preset without a range of your own, MiniLM, the lexical detector as it is by default), else none;
+                thresholds that you set yourself stay, beside the reference range. ``reference``, a file or a
+                calibration insist. None is the exact range with the default thresholds, or with the range and
+                thresholds that you set yourself.
             risk_policy: A policy, or the YAML file of one.
             detector: As for the class.
             require_relevant: As for the class.
@@ -403,7 +407,7 @@ class MemoryGate:
         signals, decision = self.embedding_gate(query, memories, risk, mask=mask, stance=stance)
         return _Bucket(prepared, decision, signals, stance, languages_supported)
 
-    def _read(self, retrievals: Sequence[Retrieval], width: int) -> tuple[StanceFeatures | None, list[bool]]:
+    def _read(self, retrievals: Sequence[Retrieval], width: int) -> tuple[TextFeatures | None, list[bool]]:
         """Stance features ``(B, K)`` of stores padded to K, and whether the language of all texts of each is supported.
 
         A memory without text is read like padding: it conflicts with nothing. Without any text there are no features.
@@ -422,7 +426,7 @@ class MemoryGate:
         ]
         if not texts:
             return None, languages_supported
-        table = StanceFeatures.cat([features[: len(texts)], StanceFeatures.empty((1,))])  # the last row is padding
+        table = features.cat([features[: len(texts)], self._features.padding])  # the last row is padding
         place: dict[str | None, int] = {text: row for row, text in enumerate(texts)}
         index = [[place.get(text, -1) for text in store] + [-1] * (width - len(store)) for store in stores]
         return table[torch.tensor(index)].to(self.device), languages_supported
@@ -436,6 +440,7 @@ class MemoryGate:
         accounts = rows(audit(self.layer, d.relevance, d.reliability, d.risk)) if audits else iter([None] * count)
         signals = rows(bucket.signals) if bucket.signals else iter([None] * count)
         supported = bucket.languages_supported or [True] * count
+        cut = [False] * count if bucket.stance is None else bucket.stance.cut.any(dim=-1).tolist()
         for row, (one, decision) in enumerate(zip(bucket.prepared, rows(d), strict=True)):
             yield record_of(
                 one.retrieval,
@@ -444,12 +449,14 @@ class MemoryGate:
                 signals=next(signals),
                 account=next(accounts),
                 conflicts=self._conflicts(bucket, row),
+                risk=one.risk,
                 risk_rule=one.risk_rule,
                 encoder=self.encoder.identity if _has_text_to_encode(one.retrieval) else None,
                 provenance=self._provenance,
                 truncated=one.embedded.truncated if one.embedded else (),
                 query_truncated=bool(one.embedded and one.embedded.query_truncated),
                 languages_supported=supported[row],
+                stance_truncated=cut[row],
             )
 
     def _conflicts(self, bucket: _Bucket, row: int) -> Conflicts:
@@ -461,7 +468,7 @@ class MemoryGate:
     def _check_calibration(self, encoder: str | None) -> None:
         """Refuse a calibration of another detector, or of another encoder where that is known."""
         if calibration := self.layer.calibration:
-            calibration.check_encoder(encoder or calibration.encoder or "", self.detector.name)
+            calibration.check_encoder(encoder or calibration.encoder or "", self.detector.identity)
 
 
 # -------------------------------------------------------------------------------------------- arguments of the gate
@@ -472,6 +479,12 @@ def _expect(name: str, value: T, *kinds: type) -> T:
         expected = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{name} must be {expected}, got {type(value).__name__}")
     return value
+
+
+def _on(device: torch.device, module: M) -> M:
+    """A module that is on a device: itself, or a copy."""
+    everywhere = all(tensor.device == device for tensor in (*module.parameters(), *module.buffers()))
+    return module if everywhere else copy.deepcopy(module).to(device)
 
 
 def _detector(detector: ConflictDetector | str) -> ConflictDetector:
@@ -494,9 +507,10 @@ def _calibrated(
 ) -> MemoryDecisionLayer:
     """The layer with the calibration that ``from_pretrained`` was asked for."""
     if calibration == "auto":
-        return layer.calibrated(Calibration.reference()) if _reference_fits(layer, encoder, detector) else layer
+        reference = _with_thresholds(Calibration.reference(), layer)
+        return layer.calibrated(reference) if _fits(reference, layer, encoder, detector) else layer
     if calibration is None:
-        return MemoryDecisionLayer(layer.config.uncalibrated()) if layer.calibration else layer
+        return layer.uncalibrated() if layer.calibration else layer
     if calibration == "reference":
         calibration = Calibration.reference()
     elif isinstance(calibration, str | Path):
@@ -506,16 +520,36 @@ def _calibrated(
     return layer.calibrated(_expect("calibration", calibration, Calibration, str, Path))
 
 
-def _reference_fits(
-    layer: MemoryDecisionLayer, encoder: SentenceEncoder | str | Path, detector: ConflictDetector
+def _with_thresholds(reference: Calibration, layer: MemoryDecisionLayer) -> Calibration:
+    """The reference calibration, with the thresholds that somebody set in the layer's configuration, if any.
+
+    They are a policy and need no fit; the range stays the fitted one. What was measured with the others goes.
+    """
+    thresholds = tuple(layer.policy.thresholds.tolist())
+    if thresholds == MDLConfig.thresholds:
+        return reference
+    return dataclasses.replace(
+        reference,
+        name="manual-thresholds",
+        thresholds=thresholds,
+        threshold_method=f"set by hand; the range is that of {reference.label}",
+        action_mix={},
+    )
+
+
+def _fits(
+    calibration: Calibration,
+    layer: MemoryDecisionLayer,
+    encoder: SentenceEncoder | str | Path,
+    detector: ConflictDetector,
 ) -> bool:
-    if layer.config != layer.config.uncalibrated():  # calibrated, or with values that somebody set on purpose
+    """Whether a calibration may be used unasked: the layer has no range of its own, and all else is as in the fit."""
+    if layer.calibration is not None or layer.config.norm_range is not None:
         return False
-    reference = Calibration.reference()
     default = str(encoder) in (DEFAULT_ENCODER, DEFAULT_ENCODER.rpartition("/")[2])
-    identity = encoder.identity if isinstance(encoder, SentenceEncoder) else reference.encoder if default else None
-    mine = (config_digest(layer.config), layer.basis, identity, detector.name)
-    return mine == (reference.config, reference.basis, reference.encoder, reference.detector)
+    identity = encoder.identity if isinstance(encoder, SentenceEncoder) else calibration.encoder if default else None
+    mine = (config_digest(layer.config), layer.basis, identity, detector.identity)
+    return mine == (calibration.config, calibration.basis, calibration.encoder, calibration.detector)
 
 
 # ------------------------------------------------------------------------------------------- arguments of a decision

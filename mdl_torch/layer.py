@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import hashlib
 import json
@@ -10,10 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl_torch.calibration import UNFITTED, Calibration
+from mdl_torch.calibration import UNFITTED, Calibration, digest
 from mdl_torch.config import MDLConfig, check_norm_range, preset_config
 from mdl_torch.encoding import ValueEncoder
 from mdl_torch.errors import CheckpointError
@@ -28,7 +30,10 @@ RELEVANCE_SLACK = 0.01
 """How far beyond [-1, 1] a relevance may lie and still be a rounded cosine (bfloat16 rounds 1 up to 1.0078)."""
 
 GRID_POINTS = 41
-"""Points along each signal of the grid that the exact range of ‖v_meta‖ is taken from."""
+"""Points along each signal of the grid of the cube that the exact range of ‖v_meta‖ is taken from."""
+
+RANGE_TOLERANCE = 1e-9
+"""How far two machines may differ in the exact range."""
 
 FORMAT = 1
 """Version of the checkpoint's layout."""
@@ -55,7 +60,7 @@ class MemoryDecisionLayer(nn.Module):
     infinity or a value out of range is Opt-Out with its status bit.
 
     Args:
-        config: The configuration; the ``paper`` preset by default, with the exact range of ‖v_meta‖ over the cube.
+        config: The configuration; the ``paper`` preset with the exact range of ‖v_meta‖ by default.
         calibration: Where range and thresholds in ``config`` came from, if they were fitted; see ``calibrated``.
 
     Example:
@@ -84,8 +89,8 @@ class MemoryDecisionLayer(nn.Module):
         """
         return cls(preset_config(name))
 
-    def calibrated(self, calibration: Calibration) -> MemoryDecisionLayer:
-        """A new layer with a fitted range and thresholds.
+    def calibrated(self, calibration: Calibration) -> Self:
+        """This layer with a fitted range and thresholds, as a copy; basis and device stay.
 
         Raises:
             CalibrationMismatchError: It was fitted for another configuration or basis.
@@ -96,12 +101,34 @@ class MemoryDecisionLayer(nn.Module):
         """
         calibration.check_layer(self.config, self.basis)
         config = replace(self.config, norm_range=calibration.norm_range, thresholds=calibration.thresholds)
-        return type(self)(config, calibration=calibration)
+        return self._refitted(config, calibration.norm_range, calibration)
+
+    def uncalibrated(self) -> Self:
+        """This layer with the exact range and the default thresholds, as a copy; basis and device stay.
+
+        Example:
+            >>> fitted = MemoryDecisionLayer().calibrated(Calibration.reference())
+            >>> fitted.uncalibrated().calibration_label
+            'exact-range'
+        """
+        return self._refitted(self.config.uncalibrated(), self._exact_norm_range(), None)
+
+    def _refitted(self, config: MDLConfig, norm_range: tuple[float, float], calibration: Calibration | None) -> Self:
+        layer = copy.deepcopy(self)
+        layer.config, layer.calibration = config, calibration
+        layer.head.norm_range = self.head.norm_range.new_tensor(norm_range)
+        layer.policy.thresholds = self.policy.thresholds.new_tensor(config.thresholds)
+        return layer
+
+    def encode(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Tensor:
+        """Value vectors v_wm, v_r and v_a of valid signals in [0, 1], all ``(*)`` of one dtype: ``(*, 3, D)``."""
+        inverted = 1 - risk if self.config.risk_inversion else risk
+        vectors: Tensor = self.encoder(torch.stack((relevance, reliability, inverted), dim=-1))
+        return vectors
 
     def represent(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Representation:
         """The fused representation of valid signals in [0, 1], all ``(*)`` of one dtype (Section 3.2)."""
-        inverted = 1 - risk if self.config.risk_inversion else risk
-        vectors = self.encoder(torch.stack((relevance, reliability, inverted), dim=-1))
+        vectors = self.encode(relevance, reliability, risk)
         relevance_vector, _, risk_vector = vectors.unbind(-2)
         channels, gain = self.fusion.modulate(risk_vector, self.projection(vectors))
         return Representation(relevance_vector, channels, self.fusion(channels), gain)
@@ -148,8 +175,7 @@ class MemoryDecisionLayer(nn.Module):
     @property
     def preset(self) -> str:
         """Name of the preset this layer follows, or ``custom``; a replaced basis makes it custom."""
-        follows = self.basis == SubspaceProjection(self.config).fingerprint()
-        return self.config.preset if follows else "custom"
+        return self.config.preset if self._follows_seed() else "custom"
 
     @property
     def basis(self) -> str:
@@ -158,8 +184,53 @@ class MemoryDecisionLayer(nn.Module):
 
     @property
     def calibration_label(self) -> str:
-        """Name and digest of the calibration; ``exact-range`` if none was fitted."""
+        """Where range and thresholds come from.
+
+        Name and digest of the calibration; ``manual:`` and a digest if they were set by hand; else ``exact-range``.
+
+        Example:
+            >>> MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.0))).calibration_label.split(":")[0]
+            'manual'
+        """
+        if self.hand_set:
+            return f"manual:{digest(self._held())}"
         return self.calibration.label if self.calibration else UNFITTED
+
+    @property
+    def hand_set(self) -> bool:
+        """Whether range or thresholds are neither those of the calibration nor, without one, the default.
+
+        Taken from the buffers, so that values count too that were loaded or changed in place.
+        """
+        if self.calibration:
+            return self._held() != (self.calibration.norm_range, self.calibration.thresholds)
+        return self._held() != (None, MDLConfig.thresholds)
+
+    def _held(self) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
+        """Range and thresholds in the buffers; None for the exact range, unless the configuration spells it out."""
+        norm_range, thresholds = tuple(self.head.norm_range.tolist()), tuple(self.policy.thresholds.tolist())
+        if self.config.norm_range is None and np.allclose(
+            norm_range, self._exact_norm_range(), rtol=0, atol=RANGE_TOLERANCE
+        ):
+            return None, thresholds
+        return norm_range, thresholds
+
+    def _held_config(self) -> MDLConfig:
+        """The configuration with what the buffers hold.
+
+        Raises:
+            ValueError: A configuration cannot hold it.
+        """
+        norm_range, thresholds = self._held()
+        return MDLConfig.from_dict({**self.config.to_dict(), "norm_range": norm_range, "thresholds": thresholds})
+
+    def _follows_seed(self) -> bool:
+        """Whether the basis is that of the configuration's seed, not a replaced one."""
+        return self.basis == SubspaceProjection(self.config).fingerprint()
+
+    def _exact_norm_range(self) -> tuple[float, float]:
+        """The exact range with the basis of this layer."""
+        return exact_norm_range(self.config) if self._follows_seed() else _grid_norm_range(self)
 
     def extra_repr(self) -> str:
         """Preset, basis and calibration, for ``print(layer)``."""
@@ -180,10 +251,11 @@ class MemoryDecisionLayer(nn.Module):
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous().clone() for name, t in self.state_dict().items()}
+        calibration = None if self.hand_set else self.calibration  # one whose values were changed holds no longer
         described = {
             "format": FORMAT,
-            "config": self.config.to_dict(),
-            "calibration": self.calibration.to_dict() if self.calibration else None,
+            "config": self._held_config().to_dict(),
+            "calibration": calibration.to_dict() if calibration else None,
         }
         described["sha256"] = _checksum(described, tensors)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -258,7 +330,7 @@ def check_broadcast(**tensors: Tensor) -> None:
 
 @functools.lru_cache(maxsize=64)
 def exact_norm_range(config: MDLConfig) -> tuple[float, float]:
-    """Smallest and largest ‖v_meta‖ over a grid of the whole cube of signals, 41 points a side, in float64.
+    """Smallest and largest ‖v_meta‖ over a grid of the cube of signals, 41 points a side, in float64.
 
     Raises:
         ValueError: The norm hardly differs over the cube, so that no range can scale it.
@@ -268,18 +340,12 @@ def exact_norm_range(config: MDLConfig) -> tuple[float, float]:
         [1.2523, 3.2806]
     """
     with torch.device("cpu"):  # whatever device the layer is built on: a number is taken from it
-        encoder, projection, fusion = ValueEncoder(config), SubspaceProjection(config), MetaFusion(config)
-        axis = torch.linspace(0.0, 1.0, GRID_POINTS, dtype=torch.float64)
-    vectors = encoder(axis)
-    relevance, reliability, risk = projection(torch.stack((vectors, vectors, vectors), dim=-2)).unbind(-2)
-    gain = fusion.gain(vectors)  # over the risk axis: risk inversion only reverses the axis, the range is the same
-    z = (
-        gain[None, None, :, None] * relevance[:, None, None]
-        + reliability[None, :, None]
-        + risk[None, None, :]
-        + fusion.bias
-    )
-    norms = torch.tanh(z).norm(dim=-1)
+        return _grid_norm_range(MemoryDecisionLayer(replace(config, norm_range=(0.0, 1.0))))  # any range will do
+
+
+def _grid_norm_range(layer: MemoryDecisionLayer) -> tuple[float, float]:
+    axis = torch.linspace(0.0, 1.0, GRID_POINTS, dtype=torch.float64, device=layer.projection.basis.device)
+    norms = layer.represent(*torch.cartesian_prod(axis, axis, axis).unbind(-1)).meta.norm(dim=-1)
     try:
         return check_norm_range(norms.min().item(), norms.max().item())
     except ValueError as error:
@@ -327,5 +393,6 @@ def _load_state(layer: MemoryDecisionLayer, tensors: dict[str, Tensor]) -> None:
     error = (q.mT @ q - torch.eye(q.shape[0], dtype=q.dtype)).abs().max().item()
     if not error <= 1e-6:
         raise ValueError(f"the basis is not orthogonal, QᵀQ differs from I by {error:.2g}")
-    fitted = {"norm_range": layer.head.norm_range.tolist(), "thresholds": layer.policy.thresholds.tolist()}
-    MDLConfig.from_dict({**layer.config.to_dict(), **fitted})  # raises what a configuration would
+    layer.config = layer._held_config()  # raises what a configuration would
+    if layer.calibration and layer.hand_set:
+        raise ValueError(f"range and thresholds are not those of its calibration {layer.calibration.name!r}")

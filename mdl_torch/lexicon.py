@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum, auto
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,7 +106,8 @@ _LISTS = {
     "neutral": Kind.FUNCTION,
 }
 _OTHER_KEYS = (
-    *("language", "contracted", "adverb_ending", "particle_verbs", "yes", "no", "answer_followers"),
+    *("language", "contracted", "adverb_ending", "particle_verbs"),
+    *("yes", "no", "plain_answers", "answer_followers"),
     *("superlatives", "superlative_ending", "not_superlatives", "definites", "possessives", "prepositions"),
     *("hedges", "copulas", "agents", "corrections"),
 )
@@ -180,11 +183,15 @@ class Lexicon:
                 raise ValueError(unknown_name("cue list", key, [*_LISTS, *_OTHER_KEYS]))
         if "language" not in cues:
             raise ValueError("cues: expected a 'language', got none")
+        antonyms = list(antonyms)
+        self.fingerprint = _fingerprint(cues, antonyms, irregular or {}, other_languages or {}, stemmer)
+        """Digest of all words and of the stemmer's name: lexicons that differ in a word have different ones."""
         self.language: str = cues["language"]
         self.adverb_ending: str = cues.get("adverb_ending", "\0")
         self.superlative_ending: str = cues.get("superlative_ending", "\0")
         self.yes = frozenset(cues.get("yes", ()))
         self.no = frozenset(cues.get("no", ()))
+        self.plain_answers = frozenset(cues.get("plain_answers", ()))
         self.answer_followers = frozenset(cues.get("answer_followers", ()))
         self.particle_verbs = frozenset(cues.get("particle_verbs", ()))
         self.not_superlatives = frozenset(cues.get("not_superlatives", ()))
@@ -362,6 +369,15 @@ class Lexicon:
         options = self.phrases.setdefault(first, {}).setdefault(rest[0] if rest else ANY, [])
         if all((option.rest, option.ending) != (tuple(rest), ending) for option in options):
             options.append(Phrase(tuple(rest), ending, entry))
+
+
+def _fingerprint(*data: object) -> str:
+    """Eight hex digits of lists and mappings; of a function, its name counts."""
+
+    def plain(value: object) -> object:
+        return getattr(value, "__qualname__", type(value).__qualname__) if callable(value) else sorted(value)  # type: ignore[call-overload]
+
+    return sha256(json.dumps(data, sort_keys=True, default=plain).encode()).hexdigest()[:8]
 
 
 def _lines(path: Path) -> list[str]:

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from mdl_torch.config import MDLConfig
 from mdl_torch.outputs import INVALID, Action, Decision, Status
-from mdl_torch.risk import HIGH_RISK
-from mdl_torch.stage import Stage
+from mdl_torch.risk import HIGH_RISK, reaches
+from mdl_torch.stage import Stage, compute_dtype
 
 
 class ActionPolicy(Stage):
     """Active if C_final >= θ0, Supp if >= θ1, Silent if >= θ2, else Opt-Out (Section 3.3).
 
-    A NaN is Opt-Out. Thresholds are compared in the dtype of C_final, which is float32 or float64.
+    A NaN is Opt-Out. Half precision is compared in float32, where 0.2 is not rounded to 0.19995.
 
     Example:
         >>> ActionPolicy()(torch.tensor([0.6, 0.4, 0.2, 0.1]))
@@ -31,7 +31,8 @@ class ActionPolicy(Stage):
 
     def forward(self, gated_confidence: Tensor) -> Tensor:
         """C_final ``(*)`` to ``Action`` values, int8 ``(*)``."""
-        reached = gated_confidence.unsqueeze(-1) >= self.thresholds.to(gated_confidence.dtype)
+        dtype = compute_dtype(gated_confidence)
+        reached = gated_confidence.to(dtype).unsqueeze(-1) >= self.thresholds.to(dtype)
         return (~reached).sum(dim=-1).to(torch.int8)  # each threshold missed is one step away from Active
 
 
@@ -61,7 +62,7 @@ def guard(decision: Decision, status: Tensor, *, require_relevant: bool) -> Deci
     action = torch.where(empty, decision.action.clamp_min(int(Action.SILENT)), decision.action)
     if require_relevant:
         action = torch.where(irrelevant, action.clamp_min(int(Action.SILENT)), action)
-        top = irrelevant & (decision.risk >= HIGH_RISK)
+        top = irrelevant & reaches(decision.risk, HIGH_RISK)
         action = torch.where(top, torch.full_like(action, int(Action.OPT_OUT)), action)
     action = torch.where(invalid, torch.full_like(action, int(Action.OPT_OUT)), action)
     return replace(decision, action=action, status=status)

@@ -46,6 +46,7 @@ class Reading:
         negations: indices of all tokens that negate, whether or not another one undoes them.
         superlative: the first superlative whose place the text gives to something, or none.
         comparison: id of the two things compared, the same for both orders but for its sign, or 0.
+        cut: whether the text goes on beyond the characters that were read.
     """
 
     tokens: list[str]
@@ -57,6 +58,7 @@ class Reading:
     negations: list[int] = field(default_factory=list)
     superlative: Superlative | None = None
     comparison: int = 0
+    cut: bool = False
 
 
 def read(text: str, lexicon: Lexicon) -> Reading:
@@ -108,7 +110,7 @@ class _Reader:
     def __init__(self, text: str, lexicon: Lexicon) -> None:
         self.lexicon = lexicon
         self.text = text[:MAX_CHARACTERS]
-        self.out = Reading(_TOKEN.findall(normalise(self.text)))
+        self.out = Reading(_TOKEN.findall(normalise(self.text)), cut=bool(text[MAX_CHARACTERS:].strip()))
         self.superlatives: list[int] = []  # tokens of the first few
         self.cue = _NONE  # token of the open negation
         self.covered = True  # whether it has reached a content word
@@ -169,7 +171,7 @@ class _Reader:
         if not tokens or not (tokens[0] in lexicon.yes or tokens[0] in lexicon.no):
             return 0
         alone = len(tokens) == 1 or self._kind(1) in (Kind.END, Kind.COMMA)
-        if not alone and not (tokens[0] in ("yes", "no") and tokens[1] in lexicon.answer_followers):
+        if not alone and not (tokens[0] in lexicon.plain_answers and tokens[1] in lexicon.answer_followers):
             return 0
         self.out.polarity = 1 if tokens[0] in lexicon.yes else -1
         return 1

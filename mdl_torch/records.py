@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import sys
+import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
 
 from mdl_torch.config import CHANNELS
-from mdl_torch.errors import unknown_name
+from mdl_torch.errors import check_keys, unknown_name
 from mdl_torch.outputs import INVALID, Action, Decision, Signals, Status
 
 if TYPE_CHECKING:
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     from mdl_torch.audit import Audit
     from mdl_torch.layer import MemoryDecisionLayer
     from mdl_torch.retrieval import Memory, Retrieval
-    from mdl_torch.stance import ConflictDetector, StanceFeatures
+    from mdl_torch.risk import RiskPolicy
+    from mdl_torch.stance import ConflictDetector, TextFeatures
 
 SCHEMA_VERSION = 1
 """Of the output line; see ``data/output.schema.json``."""
@@ -31,8 +35,8 @@ DECIMALS = 7
 MAX_CONFLICTS = 20
 """Conflicts that a record lists; it counts all of them."""
 
-PAIRS_AT_ONCE = 65_536
-"""Pairs of memories that are compared in one tensor."""
+MAX_PAIRS = 65_536
+"""Pairs of memories that are compared in one tensor, padding included."""
 
 REASONS: dict[str, str] = {
     "no_memory": "The store holds no memory, so none can be injected.",
@@ -46,6 +50,7 @@ REASONS: dict[str, str] = {
     "out_of_range": "A signal is out of its range, so the gate abstains.",
     "truncated": "A text is longer than the encoder can read; the rest of it was left out.",
     "language_unsupported": "A text is in a language that the conflict detector does not know: conflicts go unseen.",
+    "stance_truncated": "A text is longer than the conflict detector reads: conflicts further on go unseen.",
     "stance_unread": "A memory came without a text: conflicts with it go unseen.",
     "calibration_not_fitted": "No calibration was fitted: the range of ‖v_meta‖ is that of all possible signals.",
     "encoder_unverified": "Embeddings were given: nothing shows that the calibration was fitted on their encoder.",
@@ -138,6 +143,9 @@ class DecisionRecord:
     basis: str
     calibration: str
     certificate: str
+    detector: str
+    risk_policy: str
+    require_relevant: bool
     encoder: str | None
     status: int
     reasons: tuple[str, ...]
@@ -149,9 +157,9 @@ class DecisionRecord:
     audit: AuditReading | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as an output line, with numbers rounded to 7 decimals and never a NaN."""
+        """The record as an output line: plain JSON values."""
         plain = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self), "action": self.action.label}
-        return {key: _rounded(value) for key, value in plain.items()}
+        return {key: _plain(value) for key, value in plain.items()}
 
     @classmethod
     def from_dict(cls, line: Mapping[str, Any]) -> Self:
@@ -159,39 +167,38 @@ class DecisionRecord:
 
         Raises:
             TypeError: ``line`` is no mapping.
-            ValueError: It is an error line, of another schema version, lacks a field, or a field is malformed.
+            NoDecisionError: It is an error line.
+            ValueError: It is of another schema version, lacks a field or has an unknown one, or a field is of the wrong
+                type or length; the message names it.
+
+        Example:
+            >>> DecisionRecord.from_dict({"schema_version": 1, "id": None, "line": 7, "error": "the line is empty"})
+            Traceback (most recent call last):
+            mdl_torch.records.NoDecisionError: line 7 could not be decided: the line is empty
         """
         if not isinstance(line, Mapping):
             raise TypeError(f"an output line must be an object, got {type(line).__name__}")
+        if (version := line.get("schema_version")) != SCHEMA_VERSION or isinstance(version, bool):
+            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {version!r:.60}")
+        values = {name: value for name, value in line.items() if name != "schema_version"}
         if "error" in line:
-            raise ValueError(f"line {line.get('line')} could not be decided: {line['error']}")
-        if line.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {line.get('schema_version')!r}")
-        names = [f.name for f in dataclasses.fields(cls)]
-        if missing := [name for name in names if name not in line]:
-            raise ValueError(f"the output line lacks {', '.join(missing)}")
-        values = {name: line[name] for name in names}
-        labels = {action.label: action for action in Action}
-        if not isinstance(values["action"], str) or values["action"] not in labels:
-            raise ValueError(unknown_name("action", values["action"], labels))
-        for name in (*_DECIDED, "conflict_count"):
-            if isinstance(values[name], bool) or not isinstance(values[name], int | float):
-                raise ValueError(f"{name} must be a number, got {values[name]!r:.60}")
-        try:
-            return cls(
-                **{
-                    **values,
-                    "action": labels[values["action"]],
-                    **{k: tuple(values[k]) for k in ("thresholds", "reasons", "injected", "truncated")},
-                    "memories": tuple(MemoryReading(**m) for m in values["memories"]),
-                    "conflicts": tuple(
-                        ConflictReading(**{**c, "evidence": tuple(c["evidence"])}) for c in values["conflicts"]
-                    ),
-                    "audit": values["audit"] and _audit_from_dict(values["audit"]),
-                }
-            )
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"not an output line of mdl score: {error}") from error
+            error: ErrorLine = _read_object(ErrorLine, values, "")
+            raise NoDecisionError(f"line {error.line} could not be decided: {error.error}")
+        record: Self = _read_object(cls, values, "")
+        return record
+
+
+class NoDecisionError(ValueError):
+    """An output line tells that its input line could not be decided."""
+
+
+@dataclass(frozen=True)
+class ErrorLine:
+    """What is written in place of a decision; see ``data/output.schema.json``."""
+
+    id: str | None
+    line: int
+    error: str
 
 
 def error_line(line: int, error: Exception | str, id: str | None = None) -> dict[str, Any]:
@@ -201,12 +208,13 @@ def error_line(line: int, error: Exception | str, id: str | None = None) -> dict
         >>> error_line(3, "risk must be in [0, 1], got 2", id="a")
         {'schema_version': 1, 'id': 'a', 'line': 3, 'error': 'risk must be in [0, 1], got 2'}
     """
-    return {"schema_version": SCHEMA_VERSION, "id": id, "line": line, "error": str(error) or type(error).__name__}
+    written = ErrorLine(id, line, str(error) or type(error).__name__)
+    return {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(written)}
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a record says of the layer, read once: preset, basis, calibration, certificate and thresholds."""
+    """What a record says of the gate that decided: its layer, conflict detector, risk policy and guard."""
 
     preset: str
     basis: str
@@ -215,10 +223,20 @@ class Provenance:
     thresholds: tuple[float, float, float]
     fitted: bool
     encoder_matters: bool
+    detector: str
+    risk_policy: str
+    require_relevant: bool
 
     @classmethod
-    def of(cls, layer: MemoryDecisionLayer) -> Self:
-        """The provenance of a layer as it is now."""
+    def of(
+        cls,
+        layer: MemoryDecisionLayer,
+        detector: ConflictDetector,
+        risk_policy: RiskPolicy,
+        *,
+        require_relevant: bool,
+    ) -> Self:
+        """The provenance of a gate with these parts as they are now."""
         return cls(
             preset=layer.preset,
             basis=layer.basis,
@@ -227,6 +245,9 @@ class Provenance:
             thresholds=tuple(layer.policy.thresholds.tolist()),
             fitted=layer.calibration is not None,
             encoder_matters=layer.calibration is not None and layer.calibration.encoder is not None,
+            detector=detector.identity,
+            risk_policy=risk_policy.fingerprint,
+            require_relevant=require_relevant,
         )
 
 
@@ -239,7 +260,7 @@ class Conflicts:
 
 
 def conflicts_of(
-    detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor, texts: Sequence[str | None]
+    detector: ConflictDetector, stance: TextFeatures, relevant: Tensor, texts: Sequence[str | None]
 ) -> Conflicts:
     """The conflicts of one store, with their evidence for the first ``MAX_CONFLICTS``.
 
@@ -257,16 +278,19 @@ def conflicts_of(
         Conflicts(count=1, listed=((0, 1, 'antonym', ('open', 'closed')),))
     """
     places = relevant.nonzero().flatten()
-    stance = stance[places.to(stance.count.device)]
-    at_once = max(1, PAIRS_AT_ONCE // max(1, len(places)))
+    stance = stance[places.to(stance.device)]
+    at_once = max(1, MAX_PAIRS // max(1, len(places)))
     count = 0
     listed: list[tuple[int, int, str, tuple[str, ...]]] = []
     for start in range(0, len(places), at_once):
-        fired = detector.conflicts(stance[start : start + at_once], stance[start:]) != 0
-        pairs = start + fired.triu(diagonal=1).nonzero()
+        codes = detector.conflicts(stance[start : start + at_once], stance[start:]).triu(diagonal=1)
+        pairs = codes.nonzero()
         count += len(pairs)
-        for i, j in places[pairs[: MAX_CONFLICTS - len(listed)]].tolist():
-            listed.append((i, j, *_evidence(detector, texts[i], texts[j])))
+        pairs = pairs[: MAX_CONFLICTS - len(listed)]
+        rules = [detector.rules[code - 1] for code in codes[pairs.unbind(-1)].tolist()]
+        for (i, j), rule in zip(places[start + pairs].tolist(), rules, strict=True):
+            found = detector.evidence(texts[i] or "", texts[j] or "", rule=rule)
+            listed.append((i, j, rule, (*found.a, *found.b) if found else ()))
     return Conflicts(count, tuple(listed))
 
 
@@ -291,14 +315,16 @@ def record_of(
     signals: Mapping[str, Any] | None,
     account: Mapping[str, Any] | None,
     conflicts: Conflicts,
+    risk: float,
     risk_rule: str,
     encoder: str | None,
     provenance: Provenance,
     truncated: Sequence[bool],
     query_truncated: bool,
     languages_supported: bool,
+    stance_truncated: bool,
 ) -> DecisionRecord:
-    """The record of one decision.
+    """The record of one decision, its numbers rounded to ``DECIMALS`` as the output line has them.
 
     Args:
         retrieval: What was decided on.
@@ -307,20 +333,22 @@ def record_of(
         signals: Its row of the ``Signals``; None for ready signals.
         account: Its row of the ``Audit``; None if it was switched off. Of a faulty row there is nothing to account for.
         conflicts: Conflicts of this store.
+        risk: A as it was assessed. Of a faulty row the record has that of the decision, which is 1.
         risk_rule: Where A came from.
         encoder: Identity of the encoder; None if nothing was encoded.
-        provenance: What the layer is.
+        provenance: What the gate is.
         truncated: Which memories were read in part.
         query_truncated: Whether the query was.
         languages_supported: Whether the conflict detector knows the language of every text.
+        stance_truncated: Whether it read a memory in part.
     """
     action, status = Action(decision["action"]), Status(decision["status"])
     store: tuple[Memory, ...] = () if retrieval.signals else retrieval.memories
     ids = tuple(str(position) if memory.id is None else str(memory.id) for position, memory in enumerate(store))
-    measured = dict.fromkeys(_MEASURED) if signals is None else {name: _finite(signals[name]) for name in _MEASURED}
+    measured = dict.fromkeys(_MEASURED) if signals is None else {name: _number(signals[name]) for name in _MEASURED}
     # Padding is cut off by zip: a store has as many ids as memories.
     seen = zip(ids, signals["similarity"], signals["relevant"], strict=False) if signals else ()
-    memories = tuple(MemoryReading(id, _finite(similarity), relevant) for id, similarity, relevant in seen)
+    memories = tuple(MemoryReading(id, _number(similarity), relevant) for id, similarity, relevant in seen)
     given = [retrieval.query_embedding, *(memory.embedding for memory in store)]
     facts = Facts(
         status=status,
@@ -330,6 +358,7 @@ def record_of(
         conflict=conflicts.count > 0,
         truncated=query_truncated or any(truncated),
         languages_supported=languages_supported,
+        stance_truncated=stance_truncated,
         texts_known=all(memory.text is not None for memory in store),
         fitted=provenance.fitted,
         encoder_known=signals is None
@@ -340,16 +369,21 @@ def record_of(
     return DecisionRecord(
         id=str(place + 1) if retrieval.id is None else str(retrieval.id),
         action=action,
-        **{name: decision[name] for name in _DECIDED},
+        **{name: _number(decision[name]) for name in _DECIDED},
+        risk=_number(decision["risk"] if status & INVALID else risk),
         relevance_raw=measured["relevance_raw"] if store else None,
         agreement=measured["agreement"],
         conflict_rate=measured["conflict_rate"],
         risk_rule=risk_rule,
-        thresholds=provenance.thresholds,
+        thresholds=tuple(_number(theta) for theta in provenance.thresholds),
+        status=int(status),
         preset=provenance.preset,
         basis=provenance.basis,
         calibration=provenance.calibration,
         certificate=provenance.certificate,
+        detector=provenance.detector,
+        risk_policy=provenance.risk_policy,
+        require_relevant=provenance.require_relevant,
         encoder=encoder,
         reasons=tuple(facts.reasons()),
         injected=ids if action <= Action.SUPP else (),
@@ -362,7 +396,7 @@ def record_of(
 
 
 _MEASURED = ("relevance_raw", "agreement", "conflict_rate")
-_DECIDED = tuple(field.name for field in dataclasses.fields(Decision) if field.name != "action")
+_DECIDED = tuple(f.name for f in dataclasses.fields(Decision) if f.name not in ("action", "status", "risk"))
 
 
 @dataclass(frozen=True)
@@ -376,6 +410,7 @@ class Facts:
     conflict: bool
     truncated: bool
     languages_supported: bool
+    stance_truncated: bool
     texts_known: bool
     fitted: bool
     encoder_known: bool
@@ -398,6 +433,7 @@ class Facts:
             "zero_vector": bool(self.status & Status.ZERO_VECTOR),
             "truncated": self.truncated,
             "language_unsupported": not self.languages_supported,
+            "stance_truncated": self.stance_truncated,
             "stance_unread": not self.texts_known,
             "calibration_not_fitted": not self.fitted,
             "encoder_unverified": not self.encoder_known,
@@ -406,49 +442,114 @@ class Facts:
         return (reason for reason, true in holds.items() if true)
 
 
-def _evidence(detector: ConflictDetector, a: str | None, b: str | None) -> tuple[str, tuple[str, ...]]:
-    found = detector.evidence(a or "", b or "")
-    return (found.rule, (*found.a, *found.b)) if found else ("unknown", ())
-
-
 def _audit_reading(account: Mapping[str, Any], thresholds: tuple[float, float, float]) -> AuditReading:
     nearest, distance = account["boundary"], account["distance"]
     between = (Action(nearest), Action(nearest + 1))
     across = between[1] if distance >= 0 else between[0]
-    changes = {channel: _finite(change) for channel, change in zip(CHANNELS, account["change"], strict=True)}
-    energy = account["energy"]
+    changes = {channel: _number(change) for channel, change in zip(CHANNELS, account["change"], strict=True)}
+    energy = [_number(value) for value in (*account["energy"], sum(account["energy"]))]
     return AuditReading(
-        energy=dict(zip((*CHANNELS, "total"), (*energy, sum(energy)), strict=True)),
-        contributions=dict(zip(CHANNELS, account["contribution"], strict=True)),
+        energy=dict(zip((*CHANNELS, "total"), energy, strict=True)),
+        contributions=dict(zip(CHANNELS, map(_number, account["contribution"]), strict=True)),
         boundary=Boundary(
-            Nearest((between[0].label, between[1].label), thresholds[nearest], distance),
+            Nearest((between[0].label, between[1].label), _number(thresholds[nearest]), _number(distance)),
             {channel: Change(change, None if change is None else across.label) for channel, change in changes.items()},
         ),
     )
 
 
-def _audit_from_dict(values: Mapping[str, Any]) -> AuditReading:
-    nearest, change = values["boundary"]["nearest"], values["boundary"]["change"]
-    return AuditReading(
-        energy=dict(values["energy"]),
-        contributions=dict(values["contributions"]),
-        boundary=Boundary(
-            Nearest(tuple(nearest["between"]), nearest["threshold"], nearest["distance"]),
-            {channel: Change(**change[channel]) for channel in CHANNELS},
-        ),
-    )
+def _number(value: float) -> Any:
+    """A number as records have it: rounded, without a negative zero, None if not finite."""
+    return round(float(value), DECIMALS) + 0.0 if math.isfinite(value) else None
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _rounded(value: Any) -> Any:
-    """JSON-ready: floats rounded (None if not finite, no negative zero), tuples as lists."""
-    if isinstance(value, float):
-        return round(value, DECIMALS) + 0.0 if math.isfinite(value) else None
+def _plain(value: Any) -> Any:
+    """JSON-ready: tuples as lists."""
     if isinstance(value, dict):
-        return {key: _rounded(v) for key, v in value.items()}
-    if isinstance(value, tuple | list):
-        return [_rounded(v) for v in value]
+        return {key: _plain(v) for key, v in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
     return value
+
+
+# ------------------------------------------------------------------------------------------------- reading a line
+
+
+MAX_WHOLE = 2**31 - 1
+"""Largest count and largest status that a line may hold."""
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "audit.energy": (*CHANNELS, "total"),
+    "audit.contributions": CHANNELS,
+    "audit.boundary.change": CHANNELS,
+}
+"""The keys of the mappings within a line."""
+
+
+@functools.cache
+def _types(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _read_object(kind: Any, value: Any, path: str) -> Any:
+    """A dataclass of a JSON object that has its fields, all of them and no other."""
+    kinds = _types(kind)
+    _expect_keys(value, tuple(kinds), path)
+    return kind(**{name: _read(kinds[name], value[name], f"{path}.{name}" if path else name) for name in kinds})
+
+
+def _read(kind: Any, value: Any, path: str) -> Any:
+    """The value of a field of a record, of its declared type.
+
+    Raises:
+        ValueError: It is of another type or length.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is types.UnionType:  # X | None
+        return None if value is None else _read(inner[0], value, path)
+    if origin is tuple:
+        return _read_list(inner, value, path)
+    if origin is dict:
+        _expect_keys(value, _KEYS[path], path)
+        return {key: _read(inner[1], value[key], f"{path}.{key}") for key in _KEYS[path]}
+    if kind is Action:
+        labels = {action.label: action for action in Action}
+        if not isinstance(value, str) or value not in labels:
+            raise ValueError(unknown_name(path, value, labels))
+        return labels[value]
+    if dataclasses.is_dataclass(kind):
+        return _read_object(kind, value, path)
+    return _read_scalar(kind, value, path)
+
+
+def _read_list(inner: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{path} must be a list, got {value!r:.60}")
+    kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+    if len(value) != len(kinds):
+        raise ValueError(f"{path} must have {len(kinds)} entries, got {len(value)}")
+    return tuple(_read(kind, v, f"{path}[{place}]") for place, (kind, v) in enumerate(zip(kinds, value, strict=True)))
+
+
+def _read_scalar(kind: type, value: Any, path: str) -> Any:
+    if kind in (str, bool):
+        if isinstance(value, kind):
+            return value
+        raise ValueError(f"{path} must be {'a string' if kind is str else 'true or false'}, got {value!r:.60}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        if number and 0 <= value <= MAX_WHOLE and value == int(value):
+            return int(value)
+        raise ValueError(f"{path} must be a whole number from 0 to {MAX_WHOLE}, got {value!r:.60}")
+    if number and abs(value) <= sys.float_info.max:
+        return float(value)
+    raise ValueError(f"{path} must be a finite number, got {value!r:.60}")
+
+
+def _expect_keys(value: Any, keys: tuple[str, ...], path: str) -> None:
+    where = path or "the output line"
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be an object, got {value!r:.60}")
+    check_keys(f"field of {where}", value, keys)
+    if missing := [key for key in keys if key not in value]:
+        raise ValueError(f"{where} lacks {', '.join(missing)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import NamedTuple, Self
@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from mdl_torch.errors import unknown_name
+from mdl_torch.errors import check_keys
 from mdl_torch.layer import RELEVANCE_SLACK
 
 
@@ -100,7 +100,7 @@ class Memory:
             return cls(text=value)
         if not isinstance(value, Mapping):
             raise TypeError(f"{where} must be a text or an object, got {_kind(value)}")
-        _check_keys(f"field of {where}", value, [f.name for f in fields(cls)])
+        check_keys(f"field of {where}", value, [f.name for f in fields(cls)])
         try:
             return cls(**value)
         except (TypeError, ValueError) as error:
@@ -165,7 +165,7 @@ class Retrieval:
         """
         if not isinstance(value, Mapping):
             raise TypeError(f"a retrieval must be an object, got {_kind(value)}")
-        _check_keys("field of retrieval", value, [*(f.name for f in fields(cls)), "meta"])
+        check_keys("field of retrieval", value, [*(f.name for f in fields(cls)), "meta"])
         _check("meta", value.get("meta"), Mapping)
         given = {name: found for name, found in value.items() if name != "meta" and found is not None}
         if "memories" not in given and "signals" not in given:
@@ -184,12 +184,6 @@ def _check(name: str, value: object, *kinds: type) -> None:
     """
     if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
         raise TypeError(f"{name} must be {' or '.join(_NAMES[kind] for kind in kinds)}, got {_shown(value)}")
-
-
-def _check_keys(what: str, value: Iterable[object], known: Sequence[str]) -> None:
-    for key in value:
-        if key not in known:
-            raise ValueError(unknown_name(what, key, known))
 
 
 def _kind(value: object) -> str:
@@ -234,7 +228,7 @@ def _signals(value: object) -> ReadySignals | None:
     given = value._asdict() if isinstance(value, ReadySignals) else value
     if not isinstance(given, Mapping):
         raise TypeError(f"signals must be an object, got {_kind(value)}")
-    _check_keys("field of signals", given, ReadySignals._fields)
+    check_keys("field of signals", given, ReadySignals._fields)
     if missing := [name for name in ReadySignals._fields if given.get(name) is None]:
         raise ValueError(f"signals must have {', '.join(ReadySignals._fields)}; missing: {', '.join(missing)}")
     return ReadySignals(*(_number(f"signals.{name}", given[name]) for name in ReadySignals._fields))

@@ -6,11 +6,12 @@ The numbers and the words are data (``data/risk.yaml``); a file of the same form
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, overload
 
 from mdl_torch.data import read_text
 from mdl_torch.errors import unknown_name
@@ -18,8 +19,10 @@ from mdl_torch.words import words
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping, Sequence
 
     import yaml
+    from torch import Tensor
 
 Tier = Literal["low", "medium", "high"]
 """Risk as reports group it."""
@@ -28,6 +31,8 @@ MEDIUM_RISK = 0.45
 """Smallest A of the tier "medium"."""
 HIGH_RISK = 0.70
 """Smallest A of the tier "high" (Section 3.2)."""
+RISK_TOLERANCE = 5e-7
+"""How far below a tier's smallest A still belongs to it: float32 may round it down."""
 
 _ADD_A_CATEGORY = (
     "To add it, list it under `categories` in a copy of mdl_torch/data/risk.yaml (RiskPolicy.from_yaml), "
@@ -35,10 +40,26 @@ _ADD_A_CATEGORY = (
 )
 
 
-def tier(risk: float) -> Tier:
-    """The tier of a risk: low below 0.45, medium below 0.70, high from there on.
+@overload
+def reaches(risk: float, smallest: float) -> bool: ...
 
-    The sixth decimal decides nothing, so that 0.70 is high in float32 too.
+
+@overload
+def reaches(risk: Tensor, smallest: float) -> Tensor: ...
+
+
+def reaches(risk: float | Tensor, smallest: float) -> bool | Tensor:
+    """Whether a risk, or each of a tensor ``(*)``, is in the tier with this smallest A or above it.
+
+    Example:
+        >>> reaches(0.6999999, HIGH_RISK), reaches(0.699, HIGH_RISK)
+        (True, False)
+    """
+    return risk >= smallest - RISK_TOLERANCE
+
+
+def tier(risk: float) -> Tier:
+    """The tier of a risk: low below 0.45, medium below 0.70, high from there on; see ``reaches``.
 
     Args:
         risk: A, in [0, 1].
@@ -51,10 +72,10 @@ def tier(risk: float) -> Tier:
         >>> [tier(a) for a in (0.2, 0.5, 0.85)]
         ['low', 'medium', 'high']
     """
-    rounded = round(_risk_value("risk", risk), 6)
-    if rounded >= HIGH_RISK:
+    value = _risk_value("risk", risk)
+    if reaches(value, HIGH_RISK):
         return "high"
-    return "medium" if rounded >= MEDIUM_RISK else "low"
+    return "medium" if reaches(value, MEDIUM_RISK) else "low"
 
 
 class RiskAssessment(NamedTuple):
@@ -132,6 +153,21 @@ class RiskPolicy:
         object.__setattr__(self, "_category_by_key", by_key)
         object.__setattr__(self, "_keywords_by_word", _keyword_index(self.keywords))
 
+    @property
+    def fingerprint(self) -> str:
+        """Eight hex digits of the SHA-256 of its risks and words: equal policies share it.
+
+        Example:
+            >>> RiskPolicy(0.2).fingerprint == RiskPolicy(0.2).fingerprint != RiskPolicy(0.3).fingerprint
+            True
+        """
+        content = {
+            "default": float(self.default_risk),
+            "categories": {name: float(risk) for name, risk in self.categories.items()},
+            "keywords": {name: [float(one.risk), list(one.words)] for name, one in self.keywords.items()},
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
     @classmethod
     def default(cls) -> RiskPolicy:
         """The policy that ships with the package: TruthfulQA's categories; health, legal, finance and science words.
@@ -206,35 +242,6 @@ class RiskPolicy:
         found = self._riskiest_keyword(query or "")
         return _assessment(found.risk, found.rule) if found else _assessment(self.default_risk, "default")
 
-    def assess_batch(
-        self,
-        queries: Sequence[str | None],
-        *,
-        categories: str | Sequence[str | None] | None = None,
-        risks: float | Sequence[float | None] | None = None,
-    ) -> list[RiskAssessment]:
-        """The risk of each query; ``categories`` and ``risks`` are one for all, or one (or None) for each.
-
-        Raises:
-            TypeError: An argument is of the wrong type.
-            ValueError: Lengths differ, or a value is invalid; the message names its index.
-
-        Example:
-            >>> [a.value for a in RiskPolicy.default().assess_batch(["Is it safe?", "Is it?"], risks=[0.9, None])]
-            [0.9, 0.2]
-        """
-        if isinstance(queries, str):
-            raise TypeError("queries must be a sequence of strings, got one string")
-        each_category = _spread("categories", categories, len(queries), scalar=str)
-        each_risk = _spread("risks", risks, len(queries), scalar=Real)
-        assessed = []
-        for index, query in enumerate(queries):
-            try:
-                assessed.append(self.assess(query, category=each_category[index], risk=each_risk[index]))
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"query {index}: {error}") from error
-        return assessed
-
     def _category(self, category: str) -> str:
         if not isinstance(category, str):
             raise TypeError(f"category must be a string, got {type(category).__name__}")
@@ -271,19 +278,6 @@ def _risk_value(name: str, value: object) -> float:
     if not 0 <= number <= 1:  # also false for NaN
         raise ValueError(f"{name} must be in [0, 1], got {value!r}")
     return number
-
-
-def _spread(name: str, values: Any, length: int, scalar: type) -> Sequence[Any]:
-    """One value for each query; a single one (or None) is repeated."""
-    if hasattr(values, "tolist"):  # arrays and tensors
-        values = values.tolist()
-    if values is None or isinstance(values, scalar):
-        return [values] * length
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise TypeError(f"{name} must be one value, or a sequence of one for each query, got {values!r}")
-    if len(values) != length:
-        raise ValueError(f"{name} must be as many as queries ({length}), got {len(values)}")
-    return values
 
 
 def _category_key(name: str) -> str:

@@ -8,6 +8,7 @@ import gzip
 import itertools
 import json
 import os
+import re
 import stat
 import sys
 import time
@@ -31,6 +32,9 @@ MAX_BATCH_BYTES = 8_000_000
 
 MAX_BATCH_MEMORIES = 8_192
 """Memories that are decided on at a time, unless a single store is larger."""
+
+MAX_HINTS = 10_000
+"""Ids among which the nearest to a mistyped one is looked for."""
 
 SHOWN_ERRORS = 5
 """Bad lines that a summary quotes; it counts all of them."""
@@ -135,6 +139,7 @@ def score(
         ValueError: ``batch_size`` is less than 1, or source and target are the same file.
         OSError: A file cannot be read or written, or the gate's model is not there.
         CalibrationMismatchError: The gate's calibration is for another encoder.
+        RuntimeError: Every line of the first batch failed with it.
 
     Example:
         >>> import tempfile
@@ -151,7 +156,10 @@ def score(
     with _Source(source) as lines, _Target(target) as out, _progress_bar(lines, progress) as bar:
         try:
             for batch in batches(lines.items(), batch_size):
-                for item, outcome in zip(batch, decide(gate, batch, audits=audits), strict=True):
+                outcomes = decide(gate, batch, audits=audits)
+                if not summary.lines:
+                    _raise_if_all_failed_alike([o for o, item in zip(outcomes, batch, strict=True) if _is_read(item)])
+                for item, outcome in zip(batch, outcomes, strict=True):
                     out.write(json_line(summary.add(item, outcome)))
                     if observe is not None:
                         observe(item, outcome)
@@ -169,7 +177,8 @@ def score(
 def decide(gate: MemoryGate, batch: Sequence[Item], *, audits: bool = True) -> list[DecisionRecord | Exception]:
     """The decision on each line of a batch, or its fault.
 
-    A batch that fails as a whole, such as for want of memory, is halved until the line at fault stands alone.
+    A batch that fails as a whole, such as for want of memory, is halved until the line at fault stands alone. An error
+    of a kind that no line can cause, such as an AttributeError of a detector, is raised.
 
     Raises:
         OSError: The gate's model is not there.
@@ -186,14 +195,50 @@ def decide(gate: MemoryGate, batch: Sequence[Item], *, audits: bool = True) -> l
     return [item.retrieval if isinstance(item.retrieval, Exception) else next(decided) for item in batch]
 
 
+def _is_read(item: Item) -> bool:
+    return not isinstance(item.retrieval, Exception)
+
+
+class LineError(RuntimeError):
+    """What went wrong in deciding on one line, with its kind.
+
+    Args:
+        error: What went wrong.
+
+    Example:
+        >>> LineError(MemoryError("12 GB"))
+        LineError('MemoryError: 12 GB')
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+_OF_A_LINE = (MemoryError, RuntimeError, ValueError, TypeError)
+"""Errors that the values or the size of a line can cause; torch.OutOfMemoryError is a RuntimeError."""
+
+
+def _raise_if_all_failed_alike(outcomes: Sequence[DecisionRecord | Exception]) -> None:
+    """Several lines with one and the same RuntimeError, such as that of a lost device, are no bad lines.
+
+    Raises:
+        RuntimeError: That error.
+    """
+    errors = [outcome.error for outcome in outcomes if isinstance(outcome, LineError)]
+    alike = len({(type(error), str(error)) for error in errors}) == 1
+    if alike and len(errors) == len(outcomes) > 1 and isinstance(errors[0], RuntimeError):
+        raise errors[0]
+
+
 def _isolated(gate: MemoryGate, retrievals: list[Retrieval], audits: bool) -> list[DecisionRecord | Exception]:
     try:
         return gate.records(retrievals, errors="return", audits=audits)
-    except (OSError, ImportError, CalibrationMismatchError):  # the gate is at fault, not a line
+    except CalibrationMismatchError:  # a ValueError, but the gate is at fault
         raise
-    except Exception as error:
+    except _OF_A_LINE as error:
         if len(retrievals) == 1:
-            return [RuntimeError(f"{type(error).__name__}: {error}")]
+            return [LineError(error)]
     half = len(retrievals) // 2
     return _isolated(gate, retrievals[:half], audits) + _isolated(gate, retrievals[half:], audits)
 
@@ -238,6 +283,8 @@ def read_items(source: str | os.PathLike[str]) -> Iterator[Item]:
 def read_decisions(path: str | os.PathLike[str]) -> Iterator[tuple[int, str | None, DecisionRecord | Exception]]:
     """The stored decisions of an output of ``score``: number of the line, id, and the decision or why there is none.
 
+    That of an error line is a ``NoDecisionError``; any other error means that the line is damaged.
+
     Raises:
         OSError: It cannot be read.
     """
@@ -258,12 +305,18 @@ def find_decision(
         OSError: The file cannot be read.
         ValueError: There is no such decision, more than one, or the line is an error line.
     """
+    found: list[tuple[int, bytes]] = []
+    ids: set[str] = set()  # to hint at the nearest
     with _Source(path) as source:
         last = line if line is not None else 2 if id is None else None  # two show that there is more than one
-        found = [(n, raw) for n, raw in itertools.islice(source.lines(), last) if _is_wanted(n, raw, id, line)]
+        for number, raw in itertools.islice(source.lines(), last):
+            if _is_wanted(number, raw, id, line):
+                found.append((number, raw))
+            elif id is not None and len(ids) < MAX_HINTS and source.name != "-":
+                ids |= _glimpsed_id(raw)
     wanted = f"line {line}" if line is not None else f"line with id {id!r}" if id is not None else "line"
     if not found:
-        raise ValueError(f"{path} has no {wanted}{_nearest_id(path, id) if id is not None else ''}")
+        raise ValueError(f"{path} has no {wanted}{_nearest(id, ids)}")
     if len(found) > 1:
         if id is None:
             raise ValueError(f"{path} has several lines: choose one by its id or by the number of its line")
@@ -304,8 +357,16 @@ def _is_wanted(number: int, raw: bytes, id: str | None, line: int | None) -> boo
     return _read_decision(raw)[0] == id
 
 
-def _nearest_id(path: str | os.PathLike[str], id: str) -> str:
-    near = difflib.get_close_matches(id, [found for _, found, _ in read_decisions(path) if found], n=1, cutoff=0.5)
+def _glimpsed_id(raw: bytes) -> set[str]:
+    """The first id in a line, without parsing the rest of it; none if there is none."""
+    found = re.search(rb'"id": ?("(?:[^"\\]|\\.)*")', raw)
+    with contextlib.suppress(ValueError):
+        return {json.loads(found[1])} if found else set()
+    return set()
+
+
+def _nearest(id: str | None, ids: Iterable[str]) -> str:
+    near = difflib.get_close_matches(id, ids, n=1, cutoff=0.5) if id is not None else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mdl_torch.outputs import Signals, Status
 from mdl_torch.stage import Stage, check_tensors, compute_dtype, no_autocast
-from mdl_torch.stance import ConflictDetector, LexicalConflictDetector, StanceFeatures
+from mdl_torch.stance import ConflictDetector, LexicalConflictDetector, TextFeatures
 
 RELEVANT_ABOVE = 0.3
 """A memory is relevant when its cosine with the query is strictly greater."""
@@ -65,7 +65,7 @@ def mean_agreement(memories: Tensor, lengths: Tensor, relevant: Tensor) -> Tenso
     return torch.where(pairs > 0, ((total * total).sum(dim=-1) - n) / pairs.clamp_min(1.0), pairs * 0.0)
 
 
-def conflict_rate(detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor) -> Tensor:
+def conflict_rate(detector: ConflictDetector, stance: TextFeatures, relevant: Tensor) -> Tensor:
     """φ, the share of unordered pairs of relevant memories whose stances conflict, float64 ``(*)``; 0 without a pair.
 
     Pairs are walked in square blocks, so that they need the same memory for any K; a batch of stores walks smaller
@@ -87,12 +87,12 @@ def conflict_rate(detector: ConflictDetector, stance: StanceFeatures, relevant: 
     return 2 * count(detector, stance, relevant).to(torch.float64) / (n * (n - 1)).clamp_min(1)
 
 
-def _count_at_once(detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor) -> Tensor:
+def _count_at_once(detector: ConflictDetector, stance: TextFeatures, relevant: Tensor) -> Tensor:
     """Conflicting pairs of relevant memories, ``(*)``; without a slice, which would fix K in a compiled graph."""
     return _count(detector.conflicts(stance, stance), relevant, relevant, first=1)
 
 
-def _count_in_blocks(detector: ConflictDetector, stance: StanceFeatures, relevant: Tensor) -> Tensor:
+def _count_in_blocks(detector: ConflictDetector, stance: TextFeatures, relevant: Tensor) -> Tensor:
     """The same, a square block of pairs at a time."""
     *lead, count = relevant.shape
     side = max(1, math.isqrt(PAIR_BLOCK**2 // max(1, math.prod(lead))))
@@ -139,7 +139,7 @@ class SignalExtractor(Stage):
         risk: Tensor,
         *,
         mask: Tensor | None = None,
-        stance: StanceFeatures | None = None,
+        stance: TextFeatures | None = None,
     ) -> Signals:
         """Extract the signals.
 
@@ -229,10 +229,10 @@ def _check_mask(mask: Tensor, memories: Tensor) -> None:
         raise ValueError(f"mask must be on the device of memories ({memories.device}), got {mask.device}")
 
 
-def _check_stance(stance: StanceFeatures, memories: Tensor) -> None:
-    if not isinstance(stance, StanceFeatures):
-        raise TypeError(f"stance must be StanceFeatures, got {type(stance).__name__}")
+def _check_stance(stance: TextFeatures, memories: Tensor) -> None:
+    if not isinstance(stance, TextFeatures):
+        raise TypeError(f"stance must be TextFeatures, got {type(stance).__name__}")
     if stance.shape != memories.shape[:-1]:
         raise ValueError(f"stance must be (*, K) = {tuple(memories.shape[:-1])}, got {tuple(stance.shape)}")
-    if stance.count.device != memories.device:
-        raise ValueError(f"stance must be on the device of memories ({memories.device}), got {stance.count.device}")
+    if stance.device != memories.device:
+        raise ValueError(f"stance must be on the device of memories ({memories.device}), got {stance.device}")

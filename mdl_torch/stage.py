@@ -16,7 +16,8 @@ class Stage(nn.Module):
     """An ``nn.Module`` of fixed float64 buffers.
 
     ``model.half()`` or ``.to(torch.bfloat16)`` on a model that holds a stage moves it but does not round its buffers:
-    0.2 in half precision is 0.19995, enough to change an action. Each forward casts them to its compute dtype.
+    0.2 in half precision is 0.19995, enough to change an action. Each forward casts them to the dtype of its input;
+    the layer that holds the stages makes that float32 or float64, with autocast off, once for all of them.
 
     Example:
         >>> stage = Stage()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from mdl_torch.reading import Reading, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+
+RULES_VERSION = 1
+"""Of the word-based rules and of the reading behind them; raised whenever a change of either changes what they find."""
 
 MAX_WORDS = 24
 """Content words a text is compared by: its first distinct ones. A memory of one or two sentences has 5 to 15."""
@@ -50,10 +54,75 @@ _FEWEST_SHARED = 2  # one word in common is no common matter, unless a text has 
 
 
 @dataclass(frozen=True)
-class StanceFeatures:
-    """What a conflict detector knows of texts, as tensors of one leading shape ``(*)``, often ``(*, K)``.
+class TextFeatures:
+    """What any conflict detector knows of texts, as tensors of one leading shape ``(*)``, often ``(*, K)``.
+
+    A detector's own features are a frozen dataclass that derives from this one, or from ``StanceFeatures``, and adds
+    tensors: each begins with the leading shape and has the same further axes and dtype for every text. Everything here
+    works on the fields of that class.
 
     Attributes:
+        supported: whether the detector knows the text's language, bool ``(*)``. A text that is not conflicts with none.
+        cut: whether the text is longer than the detector reads, bool ``(*)``.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Years(TextFeatures):
+        ...     year: Tensor
+        >>> known = torch.tensor([True, True])
+        >>> years = Years(supported=known, cut=~known, year=torch.tensor([1969, 1972]))
+        >>> Years.cat([years, years[:1]]).year
+        tensor([1969, 1972, 1969])
+    """
+
+    supported: Tensor
+    cut: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """The leading shape ``(*)``."""
+        return self.supported.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features are."""
+        return self.supported.device
+
+    def __getitem__(self, index: Any) -> Self:
+        """The features at an index of the leading shape; a ``(B, K)`` tensor gathers stores from ``(N,)`` texts."""
+        return self._map(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same features on another device."""
+        return self._map(lambda tensor: tensor.to(device))
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self], dim: int = 0) -> Self:
+        """Features joined along an axis of the leading shape, counted from the front.
+
+        Raises:
+            TypeError: the parts are not all of this class.
+            ValueError: ``dim`` is negative or ``parts`` is empty.
+        """
+        if dim < 0 or not parts:
+            raise ValueError(f"expected dim >= 0 and at least one part, got dim={dim} and {len(parts)} parts")
+        for part in parts:
+            if type(part) is not cls:
+                raise TypeError(f"parts: expected {cls.__name__}, got {type(part).__name__}")
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in names})
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Self:
+        return type(self)(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
+
+
+@dataclass(frozen=True)
+class StanceFeatures(TextFeatures):
+    """What the word-based detectors know of texts.
+
+    Attributes:
+        supported: whether the text is in the lexicon's language, bool ``(*)``.
+        cut: whether content words beyond the first ``MAX_WORDS`` distinct ones were left out, bool ``(*)``.
         words: content-word ids, each packed with its sign, int32 ``(*, W)``, padded.
         count: distinct content words, int32 ``(*)``, at most W.
         focus: how many of them a negation bears on, int32 ``(*)``.
@@ -62,7 +131,6 @@ class StanceFeatures:
         comparison: id of the two things that the text compares, negative in one of their orders, else 0, int32 ``(*)``.
         polarity: 1 for a text that opens with "yes", -1 with "no", else 0, int8 ``(*)``.
         negated: whether the text holds a negation, bool ``(*)``.
-        supported: whether it is in the lexicon's language, bool ``(*)``. A text that is not conflicts with none.
 
     Example:
         >>> features = detector("lexical").features(["Backups are enabled.", "Backups are not enabled."])
@@ -80,24 +148,10 @@ class StanceFeatures:
     comparison: Tensor
     polarity: Tensor
     negated: Tensor
-    supported: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """The leading shape ``(*)``."""
-        return self.count.shape
-
-    def __getitem__(self, index: Any) -> StanceFeatures:
-        """The features at an index of the leading shape; a ``(B, K)`` tensor gathers stores from ``(N,)`` texts."""
-        return self._map(lambda tensor: tensor[index])
-
-    def to(self, device: torch.device | str) -> StanceFeatures:
-        """The same features on another device."""
-        return self._map(lambda tensor: tensor.to(device))
 
     @staticmethod
     def empty(shape: Sequence[int], device: torch.device | str = "cpu") -> StanceFeatures:
-        """Features of padding and of empty texts: they conflict with nothing.
+        """Features of empty texts, which serve as padding: they conflict with nothing.
 
         Example:
             >>> StanceFeatures.empty((2, 3)).shape
@@ -105,6 +159,8 @@ class StanceFeatures:
         """
         shape = tuple(shape)
         return StanceFeatures(
+            supported=torch.ones(shape, dtype=torch.bool, device=device),
+            cut=torch.zeros(shape, dtype=torch.bool, device=device),
             words=torch.full((*shape, MAX_WORDS), _PADDING, dtype=torch.int32, device=device),
             count=torch.zeros(shape, dtype=torch.int32, device=device),
             focus=torch.zeros(shape, dtype=torch.int32, device=device),
@@ -113,23 +169,7 @@ class StanceFeatures:
             comparison=torch.zeros(shape, dtype=torch.int32, device=device),
             polarity=torch.zeros(shape, dtype=torch.int8, device=device),
             negated=torch.zeros(shape, dtype=torch.bool, device=device),
-            supported=torch.ones(shape, dtype=torch.bool, device=device),
         )
-
-    @staticmethod
-    def cat(parts: Sequence[StanceFeatures], dim: int = 0) -> StanceFeatures:
-        """Features joined along an axis of the leading shape, counted from the front.
-
-        Raises:
-            ValueError: ``dim`` is negative or ``parts`` is empty.
-        """
-        if dim < 0 or not parts:
-            raise ValueError(f"expected dim >= 0 and at least one part, got dim={dim} and {len(parts)} parts")
-        names = [field.name for field in fields(StanceFeatures)]
-        return StanceFeatures(**{name: torch.cat([getattr(part, name) for part in parts], dim) for name in names})
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> StanceFeatures:
-        return StanceFeatures(**{field.name: function(getattr(self, field.name)) for field in fields(self)})
 
 
 torch.export.register_dataclass(StanceFeatures, serialized_type_name="mdl_torch.StanceFeatures")
@@ -155,45 +195,92 @@ class ConflictDetector(nn.Module, ABC):
 
     ``features`` does all string work, once per text and on the host. ``conflicts`` compares features by tensor
     operations alone, so that it runs inside a graph, on any device, batched or under vmap; a detector's tensors are
-    buffers. A detector for typed values (numbers, dates, names) brings features with further fields; an NLI
-    cross-encoder keeps token ids as its features and runs its model in ``conflicts``.
+    buffers. A detector for typed values (numbers, dates, names) derives its features from ``StanceFeatures`` and adds
+    fields; an NLI cross-encoder derives them from ``TextFeatures``, keeps token ids there and runs its model in
+    ``conflicts``. Features that enter an exported graph are registered by ``torch.export.register_dataclass``.
 
     Attributes:
         name: the detector's name in outputs.
         rules: names of its rules; code i in the result of ``conflicts`` stands for ``rules[i - 1]``.
+        version: of what it finds; raised whenever its code changes that.
     """
 
     name: str
     rules: tuple[str, ...]
+    version: int = 1
 
     @abstractmethod
-    def features(self, texts: Sequence[str]) -> StanceFeatures:
-        """Features of N texts, shape ``(N,)``, on the CPU."""
+    def features(self, texts: Sequence[str]) -> TextFeatures:
+        """Features of N texts, shape ``(N,)``, on the CPU; always of one class."""
 
     @abstractmethod
-    def conflicts(self, a: StanceFeatures, b: StanceFeatures) -> Tensor:
+    def conflicts(self, a: Any, b: Any) -> Tensor:
         """Rule codes of all pairs: ``(*, Ka)`` and ``(*, Kb)`` to int8 ``(*, Ka, Kb)``; 0 where there is no conflict.
 
-        Swapping a and b transposes the result. A text conflicts neither with itself nor with padding.
+        Swapping a and b transposes the result. A text conflicts neither with itself nor with the empty text, which
+        serves as padding.
         """
 
     @abstractmethod
-    def evidence(self, a: str, b: str) -> Evidence | None:
-        """The rule by which two texts conflict and the words that fired it; None exactly where ``conflicts`` says 0."""
+    def evidence(self, a: str, b: str, rule: str | None = None) -> Evidence | None:
+        """The rule by which two texts conflict and the words that fired it; None exactly where ``conflicts`` says 0.
 
-    def forward(self, features: StanceFeatures) -> Tensor:
+        Args:
+            a: the first text.
+            b: the second.
+            rule: the rule that ``conflicts`` found for them, where that is known: it is not tested again.
+        """
+
+    def forward(self, features: Any) -> Tensor:
         """Rule codes of all pairs of a store: ``(*, K)`` to int8 ``(*, K, K)``."""
         return self.conflicts(features, features)
+
+    @property
+    def identity(self) -> str:
+        """Name and digest of all that its answers follow from: class, rules, version, settings and tensors.
+
+        A calibration is tied to it. Detectors with other settings differ, wherever they were built.
+
+        Example:
+            >>> detector("lexical").identity == LexicalConflictDetector(shared_content=0.4).identity
+            True
+            >>> detector("lexical").identity == LexicalConflictDetector(shared_content=0.5).identity
+            False
+        """
+        described = [type(self).__qualname__, self.rules, self.version, sorted(self.settings().items())]
+        sha = sha256(repr(described).encode())
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            plain = tensor.detach().cpu().contiguous()
+            sha.update(f"{name}{tuple(plain.shape)}{plain.dtype}".encode())
+            sha.update(plain.reshape(-1).view(torch.uint8).numpy().tobytes())
+        return f"{self.name}@{sha.hexdigest()[:8]}"
+
+    def settings(self) -> dict[str, Any]:
+        """What besides tensors sets this detector apart from others of its class: its public plain attributes.
+
+        A detector that depends on more, such as a word list, overrides it and adds a digest of that.
+
+        Example:
+            >>> LexicalConflictDetector(shared_focus=0.5).settings()["shared_focus"]
+            0.5
+        """
+        plain = {name: value for name, value in vars(self).items() if isinstance(value, bool | int | float | str)}
+        return {name: value for name, value in plain.items() if not name.startswith("_") and name != "training"}
 
 
 class _WordDetector(ConflictDetector):
     """What the word-based detectors share: features and evidence."""
 
     rules: tuple[str, ...] = ("polarity", "antonym", "negation")
+    version = RULES_VERSION
 
     def __init__(self, lexicon: Lexicon | None = None) -> None:
         super().__init__()
         self.lexicon = lexicon or english()
+
+    def settings(self) -> dict[str, Any]:
+        """The detector's parameters, and the fingerprint of its lexicon."""
+        return {**super().settings(), "lexicon": self.lexicon.fingerprint}
 
     def features(self, texts: Sequence[str]) -> StanceFeatures:
         """Features of N texts, shape ``(N,)``, on the CPU. Takes time linear in the length of the texts.
@@ -220,12 +307,14 @@ class _WordDetector(ConflictDetector):
             supported = self.lexicon.supports(text, reading.tokens)
             place = reading.superlative.id if reading.superlative else 0
             scalars += (len(codes), focus, place, values, reading.comparison)
-            scalars += (reading.polarity, bool(reading.negations), supported)
-        table = torch.from_numpy(np.array(scalars, dtype=np.int32).reshape(len(texts), 8))
-        count, focused, superlative, held, comparison, polarity, negated, known = (
+            scalars += (reading.polarity, bool(reading.negations), supported, _is_cut(reading, codes))
+        table = torch.from_numpy(np.array(scalars, dtype=np.int32).reshape(len(texts), 9))
+        count, focused, superlative, held, comparison, polarity, negated, known, cut = (
             column.contiguous() for column in table.unbind(1)
         )
         return StanceFeatures(
+            supported=known.to(torch.bool),
+            cut=cut.to(torch.bool),
             words=torch.from_numpy(np.array(words, dtype=np.int32).reshape(len(texts), MAX_WORDS)),
             count=count,
             focus=focused,
@@ -234,20 +323,30 @@ class _WordDetector(ConflictDetector):
             comparison=comparison,
             polarity=polarity.to(torch.int8),
             negated=negated.to(torch.bool),
-            supported=known.to(torch.bool),
         )
 
-    def evidence(self, a: str, b: str) -> Evidence | None:
+    def evidence(self, a: str, b: str, rule: str | None = None) -> Evidence | None:
         """The rule by which two texts conflict and the words that fired it; None if they do not conflict.
+
+        Args:
+            a: the first text.
+            b: the second.
+            rule: the rule that ``conflicts`` found for them, where that is known: it is not tested again.
+
+        Raises:
+            ValueError: the detector has no such rule.
 
         Example:
             >>> detector("lexical").evidence("The shop is open on Sundays.", "The shop isn't open on Sundays.")
             Evidence(rule='negation', a=('open', 'sundays'), b=("isn't", 'open', 'sundays'))
         """
-        code = int(self.conflicts(self.features([a]), self.features([b])))
-        if code == 0:
-            return None
-        rule = self.rules[code - 1]
+        if rule is None:
+            code = int(self.conflicts(self.features([a]), self.features([b])))
+            if code == 0:
+                return None
+            rule = self.rules[code - 1]
+        elif rule not in self.rules:
+            raise ValueError(unknown_name("rule", rule, self.rules))
         one, two = read(a, self.lexicon), read(b, self.lexicon)
         if rule == "polarity":
             return Evidence(rule, (one.tokens[0],), (two.tokens[0],))
@@ -387,13 +486,14 @@ class LiteralConflictDetector(_WordDetector):
         return one, two
 
 
-_DETECTORS: dict[str, type[_WordDetector]] = {
+DETECTORS: dict[str, type[ConflictDetector]] = {
     cls.name: cls for cls in (LexicalConflictDetector, LiteralConflictDetector)
 }
+"""The detectors that go by a name. See CONTRIBUTING.md for how to add one."""
 
 
 def detector(name: str = "lexical") -> ConflictDetector:
-    """The conflict detector of a name, ``lexical`` or ``literal``, with the packaged English lexicon.
+    """The conflict detector of a name, a key of ``DETECTORS``, as it is by default.
 
     Raises:
         ValueError: no detector has that name; the message tells the nearest.
@@ -402,9 +502,9 @@ def detector(name: str = "lexical") -> ConflictDetector:
         >>> detector("literal").rules
         ('polarity', 'antonym', 'negation')
     """
-    if name not in _DETECTORS:
-        raise ValueError(unknown_name("conflict detector", name, _DETECTORS))
-    return _DETECTORS[name]()
+    if name not in DETECTORS:
+        raise ValueError(unknown_name("conflict detector", name, DETECTORS))
+    return DETECTORS[name]()
 
 
 _FILLERS = [[_PADDING] * (MAX_WORDS - used) for used in range(MAX_WORDS + 1)]
@@ -426,6 +526,11 @@ def _signed_words(reading: Reading) -> dict[int, int]:
         if key in codes:
             codes[key] |= _VALUE
     return codes
+
+
+def _is_cut(reading: Reading, codes: Collection[int]) -> bool:
+    """Whether a text goes on beyond what was read of it, or beyond the content words that were kept."""
+    return reading.cut or (len(codes) == MAX_WORDS and len({entry.id for entry in reading.words}) > MAX_WORDS)
 
 
 def _relations(a: StanceFeatures, b: StanceFeatures) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from importlib.resources import files
 from io import BytesIO
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mdl_torch.config import MDLConfig
+from mdl_torch.data import resource
 from mdl_torch.stage import Stage
 
 SHIPPED_BASES = {(42, 16): "basis-seed42-dim16.npy"}
@@ -26,8 +26,7 @@ def seeded_basis(seed: int, dim: int) -> Tensor:
         True
     """
     if shipped := SHIPPED_BASES.get((seed, dim)):
-        content = (files("mdl_torch.data") / shipped).read_bytes()
-        return torch.from_numpy(np.load(BytesIO(content), allow_pickle=False))
+        return torch.from_numpy(np.load(BytesIO(resource(shipped).read_bytes()), allow_pickle=False))
     gaussian = np.random.default_rng(seed).standard_normal((dim, dim))
     return torch.from_numpy(np.linalg.qr(gaussian)[0])
 

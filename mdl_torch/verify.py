@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ from mdl_torch.records import MAX_CONFLICTS, DecisionRecord, Facts, Provenance
 from mdl_torch.signals import NEUTRAL_RELIABILITY, RELEVANT_ABOVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from mdl_torch.gate import MemoryGate
     from mdl_torch.layer import MemoryDecisionLayer
@@ -35,6 +36,9 @@ COMFORTABLE_SPREAD = 0.5
 """n_max - n_min below which C, which is divided by it, is allowed more in proportion."""
 
 Outcome = Literal["verified", "differs", "not_verifiable"]
+
+Scope = Literal["line", "line_and_source"]
+"""What was checked: the line against itself and the gate, or against its texts too."""
 
 Agreement = Literal["same", "boundary", "differs"]
 """``boundary``: too near a threshold to say which side float32 was on."""
@@ -67,11 +71,13 @@ class Verification:
         id: Of the line.
         checks: All of them.
         obstacles: Why this gate cannot say more: it is not the one that decided.
+        scope: What was checked.
     """
 
     id: str
     checks: tuple[Check, ...]
     obstacles: tuple[str, ...] = ()
+    scope: Scope = "line"
 
     @property
     def outcome(self) -> Outcome:
@@ -90,10 +96,16 @@ class Verification:
         return {
             "id": self.id,
             "outcome": self.outcome,
+            "scope": self.scope,
             "differing": [check.field for check in self.differing],
             "obstacles": list(self.obstacles),
-            "checks": [dataclasses.asdict(check) for check in self.checks],
+            "checks": [_jsonable(dataclasses.asdict(check)) for check in self.checks],
         }
+
+
+def _jsonable(check: dict[str, Any]) -> dict[str, Any]:
+    """A check without what JSON lacks: what comes out of a far-fetched number may be infinite."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in check.items()}
 
 
 def verify(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = None) -> Verification:
@@ -106,11 +118,8 @@ def verify(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = 
 
     Args:
         record: The stored decision.
-        gate: The gate that is said to have decided, with its calibration and its ``require_relevant``.
+        gate: The gate that is said to have decided.
         source: The retrieval that was decided on.
-
-    Raises:
-        TypeError: A number of the record is none.
 
     Example:
         >>> from mdl_torch import MemoryGate
@@ -121,7 +130,6 @@ def verify(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = 
         >>> [check.field for check in verify(dataclasses.replace(record, action=Action.OPT_OUT), gate).differing]
         ['injected', 'action']
     """
-    record = _numeric(record)
     checks = _Checks()
     _check_signals(checks, record)
     _check_conflicts(checks, record)
@@ -133,7 +141,8 @@ def verify(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = 
         _check_decision(checks, record, gate)
         if source is not None:
             _check_source(checks, record, gate, source)
-    return Verification(record.id, tuple(checks.made), tuple(obstacles))
+    scope: Scope = "line" if obstacles or source is None else "line_and_source"
+    return Verification(record.id, tuple(checks.made), tuple(obstacles), scope)
 
 
 class _Checks:
@@ -258,6 +267,7 @@ def _facts(record: DecisionRecord) -> Facts:
         conflict=record.conflict_count > 0,
         truncated=bool(record.truncated) or not unless("truncated"),
         languages_supported=unless("language_unsupported"),
+        stance_truncated=not unless("stance_truncated"),
         texts_known=unless("stance_unread"),
         fitted=unless("calibration_not_fitted"),
         encoder_known=unless("encoder_unverified"),
@@ -265,17 +275,27 @@ def _facts(record: DecisionRecord) -> Facts:
     )
 
 
+_DECIDING = ("preset", "basis", "calibration", "detector", "risk_policy", "require_relevant")
+"""The fields of a line that say which gate decided."""
+
+
+def _provenance(gate: MemoryGate) -> Provenance:
+    """What the records of a gate say of it now."""
+    require_relevant = gate.embedding_gate.require_relevant
+    return Provenance.of(gate.layer, gate.detector, gate.risk_policy, require_relevant=require_relevant)
+
+
 def _obstacles(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None) -> list[str]:
     """In what this gate is another than the one that decided."""
-    here = Provenance.of(gate.layer)
-    compared = [(name, getattr(record, name), getattr(here, name)) for name in ("preset", "basis", "calibration")]
+    here = _provenance(gate)
+    compared = [(name, getattr(record, name), getattr(here, name)) for name in _DECIDING]
     if source is not None and record.encoder is not None:
         compared.append(("encoder", record.encoder, gate.encoder.identity))
     return [f"{name} is {stored} in the line, {mine} in this gate" for name, stored, mine in compared if stored != mine]
 
 
 def _check_provenance(checks: _Checks, record: DecisionRecord, gate: MemoryGate) -> None:
-    here = Provenance.of(gate.layer)
+    here = _provenance(gate)
     for place, (stored, theta) in enumerate(zip(record.thresholds, here.thresholds, strict=True)):
         checks.near(f"thresholds[{place}]", "the layer's", stored, theta, ROUNDING)
     checks.equal("certificate", "the layer's", record.certificate, here.certificate)
@@ -299,7 +319,7 @@ def _check_risk(checks: _Checks, record: DecisionRecord, gate: MemoryGate) -> No
     if kind == "category" and name in policy.categories:
         known[rule] = policy.categories[name]
     tier = policy.keywords.get(name.split(" (")[0]) if kind == "keyword" else None
-    if tier is not None and rule.endswith(")") and name.split(" (", 1)[1][:-1] in tier.words:
+    if tier is not None and rule.endswith(")") and name.partition(" (")[2][:-1] in tier.words:
         known[rule] = tier.risk
     checks.near("risk", f"risk_rule: {rule}", record.risk, known.get(rule), ROUNDING)
 
@@ -328,7 +348,7 @@ def _check_action(
 ) -> None:
     """The action of C_final and the guard; where C_final is on a threshold, that of either side."""
     require_relevant = gate.embedding_gate.require_relevant
-    status = torch.tensor(record.status, dtype=torch.int32, device=decision.status.device)
+    status = torch.tensor(record.status & int(~Status(0)), dtype=torch.int32, device=decision.status.device)
     if _ready(record):  # nothing but their validity stood between ready signals and the equations
         status = status & int(INVALID)
     sides = []
@@ -351,8 +371,8 @@ def _check_audit(checks: _Checks, record: DecisionRecord, layer: MemoryDecisionL
         checks.near(f"audit.energy.{channel}", rule, stored.energy[channel], value, TOLERANCE * max(1.0, value))
         checks.near(f"audit.contributions.{channel}", rule, stored.contributions[channel], share)
     if not _zeroed(record):
-        slack = 2 * TOLERANCE * max(1.0, record.norm) ** 2
-        checks.near("audit.energy.total", "norm²", stored.energy["total"], record.norm**2, slack)
+        slack = 2 * TOLERANCE * max(1.0, record.norm * record.norm)
+        checks.near("audit.energy.total", "norm²", stored.energy["total"], record.norm * record.norm, slack)
     _check_boundary(checks, record, layer, account, tolerance)
 
 
@@ -453,35 +473,3 @@ def _zeroed(record: DecisionRecord) -> bool:
 def _pairs(record: DecisionRecord) -> int:
     relevant = sum(memory.relevant for memory in record.memories)
     return relevant * (relevant - 1) // 2
-
-
-def _numeric(record: DecisionRecord) -> DecisionRecord:
-    """The record, if its numbers are numbers.
-
-    Raises:
-        TypeError: One is not; the message names it.
-    """
-    for name, value, optional in _numbers(record):
-        if value is None and optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{name} must be a number, got {value!r:.60}")
-    return record
-
-
-def _numbers(record: DecisionRecord) -> Iterable[tuple[str, Any, bool]]:
-    for name in ("relevance", "reliability", "risk", "gain", "norm", "confidence", "consistency", "gated_confidence"):
-        yield name, getattr(record, name), False
-    for name in ("status", "conflict_count"):
-        yield name, getattr(record, name), False
-    for name in ("relevance_raw", "agreement", "conflict_rate"):
-        yield name, getattr(record, name), True
-    yield from ((f"thresholds[{k}]", value, False) for k, value in enumerate(record.thresholds))
-    yield from ((f"memories[{k}].similarity", memory.similarity, True) for k, memory in enumerate(record.memories))
-    if record.audit is not None:
-        yield from ((f"audit.energy.{name}", value, False) for name, value in record.audit.energy.items())
-        yield from ((f"audit.contributions.{name}", v, False) for name, v in record.audit.contributions.items())
-        nearest = record.audit.boundary.nearest
-        yield from (("audit.boundary.nearest." + n, getattr(nearest, n), False) for n in ("threshold", "distance"))
-        for channel, change in record.audit.boundary.change.items():
-            yield f"audit.boundary.change.{channel}.delta", change.delta, True

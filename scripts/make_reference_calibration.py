@@ -3,40 +3,55 @@
 Usage: python scripts/make_reference_calibration.py PATH/TO/TruthfulQA.csv
 
 The thresholds stay the paper's (0.6, 0.4, 0.2), since oracle actions need generated answers. The questions are drawn
-with a fixed seed and not looked at; the bootstrap interval in the file says how much hangs on the draw.
+with a fixed seed and not looked at. How much hangs on the draw is in the file: the action mix on all other questions,
+over 200 random draws, overall and at A = 0.85.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import sys
 from pathlib import Path
 
-from mdl_torch.calibration import Calibration, bootstrap_action_mix, config_digest, fit_norm_range
+import numpy as np
+
+from mdl_torch.calibration import (
+    Calibration,
+    Shares,
+    bootstrap_action_mix,
+    config_digest,
+    fit_norm_range,
+    split_action_mix,
+)
 from mdl_torch.config import MDLConfig
-from mdl_torch.evaluation.questions import load_truthfulqa
-from mdl_torch.evaluation.stores import stores
+from mdl_torch.evaluation.stores import truthfulqa_retrievals
 from mdl_torch.gate import MemoryGate
 
-SAMPLES, SEED = 80, 0
+TARGET = Path(__file__).parents[1] / "mdl_torch" / "data" / "calibration-reference.json"
+SAMPLES, SPLITS, SEED = 80, 200, 0
+TOP_RISK = 0.85
 
 
-def main(path: str) -> None:
-    target = Path(__file__).parents[1] / "mdl_torch" / "data" / "calibration-reference.json"
-    questions = load_truthfulqa(path)
-    drawn = sorted(random.Random(SEED).sample(range(len(questions)), SAMPLES))
-    every = list(stores(questions, seed=SEED))
-    split = [every[place] for place in drawn]
+def reference_calibration(path: str | Path) -> Calibration:
+    """The calibration that ships, fitted anew on a TruthfulQA CSV."""
+    every = list(truthfulqa_retrievals(path, seed=SEED))
+    drawn = sorted(random.Random(SEED).sample(range(len(every)), SAMPLES))
     gate = MemoryGate.from_pretrained(calibration=None)
     decision = gate.decide_batch(
-        [r.query or "" for r in split], [r.memories for r in split], category=[r.category for r in split]
+        [r.query or "" for r in every], [r.memories for r in every], category=[r.category for r in every]
     )
     config = MDLConfig()
     norms = decision.norm.double().numpy()
     factors = config.gate[0] + config.gate[1] * decision.consistency.double().numpy()
-    low, high = fit_norm_range(norms)
-    calibration = Calibration(
+    top = np.isclose(decision.risk.double().numpy(), TOP_RISK, rtol=0, atol=1e-6)
+    low, high = fit_norm_range(norms[drawn])
+    bootstrap = functools.partial(bootstrap_action_mix, norms[drawn], factors[drawn], config.thresholds)
+    splits = functools.partial(
+        split_action_mix, norms, factors, config.thresholds, samples=SAMPLES, splits=SPLITS, seed=SEED
+    )
+    return Calibration(
         name="reference",
         norm_range=(round(low, 7), round(high, 7)),
         thresholds=config.thresholds,
@@ -45,26 +60,42 @@ def main(path: str) -> None:
         config=config_digest(config),
         basis=gate.layer.basis,
         encoder=gate.encoder.identity,
-        detector=gate.detector.name,
+        detector=gate.detector.identity,
         dataset=f"{Path(path).name} sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]}",
         samples=SAMPLES,
-        action_mix={
-            action: tuple(round(share, 4) for share in shares)
-            for action, shares in bootstrap_action_mix(norms, factors, config.thresholds).items()
-        },
+        action_mix=rounded(bootstrap()),
+        action_mix_top_risk=rounded(bootstrap(within=top[drawn])),
         provenance={
             "script": "scripts/make_reference_calibration.py",
             "seed": SEED,
             "stores": "all correct and incorrect answers and two distractors",
-            "questions": [retrieval.id for retrieval in split],
+            "questions": [every[place].id for place in drawn],
+            "samples at the top risk": int(top[drawn].sum()),
             "signals": {
                 name: [round(v, 4) for v in (t.min().item(), t.mean().item(), t.max().item())]
-                for name, t in (("relevance", decision.relevance), ("reliability", decision.reliability))
+                for name, t in (("relevance", decision.relevance[drawn]), ("reliability", decision.reliability[drawn]))
+            },
+            "splits": {
+                "what": f"2.5%, 50% and 97.5% of the action mix on the questions that are not among {SAMPLES} drawn",
+                "count": SPLITS,
+                "questions": len(every),
+                "questions at the top risk": int(top.sum()),
+                "all": rounded(splits()),
+                f"risk {TOP_RISK}": rounded(splits(within=top)),
             },
         },
     )
-    calibration.save(target)
-    print(f"wrote {target}: range {calibration.norm_range}, action mix {calibration.action_mix}")
+
+
+def rounded(shares: Shares) -> Shares:
+    """Four decimals are plenty for shares of so few."""
+    return {action: (round(a, 4), round(b, 4), round(c, 4)) for action, (a, b, c) in shares.items()}
+
+
+def main(path: str) -> None:
+    calibration = reference_calibration(path)
+    calibration.save(TARGET)
+    print(f"wrote {TARGET}: range {calibration.norm_range}, splits {calibration.provenance['splits']}")
 
 
 if __name__ == "__main__":

@@ -113,9 +113,19 @@ def test_a_zero_vector_is_similar_to_nothing(gate):
     assert "zero_vector" in of_query.reasons
 
 
+LONG = "The library opens at nine on weekdays, and it is not open on Sundays. " * 600 + "Bring your card."
+
+
+def test_a_long_text(gate):
+    record = gate.decide(QUERY, [LONG, STORE[0]], risk=0.2)
+    assert record.memories[0].relevant
+    assert {"truncated", "stance_truncated"} <= set(record.reasons)
+    assert record.truncated == ("0",)
+
+
+@pytest.mark.slow
 def test_a_megabyte_of_text(gate):
-    sentence = "The library opens at nine on weekdays, and it is not open on Sundays. "
-    million = sentence * (1_000_000 // len(sentence))
+    million = LONG * (1_000_000 // len(LONG))
     record = gate.decide(QUERY, [million, "x" * 1_000_000, STORE[0]], risk=0.2)
     assert record.memories[0].relevant
     assert "truncated" in record.reasons
@@ -125,18 +135,20 @@ def test_a_megabyte_of_text(gate):
     assert of_query.memories[0].relevant
 
 
-def test_five_thousand_memories(lenient):
-    """As retrievers return them: many are off topic, some are relevant, some of those conflict."""
+@pytest.mark.parametrize("with_texts", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_five_thousand_memories(lenient, with_texts):
+    """As retrievers return them: many are off topic, some are relevant, some of those conflict if they have texts."""
     generator = torch.Generator().manual_seed(0)
     embeddings = torch.randn(5000, 64, generator=generator)
     embeddings[:, 0] = 0.0
     embeddings[::50, 0] = 20.0
     texts = ["The shop is not open." if n % 100 == 0 else f"The shop is open, says note {n}." for n in range(5000)]
-    store = [Memory(text, embedding=row) for text, row in zip(texts, embeddings, strict=True)]
+    store = [Memory(text if with_texts else None, embedding=row) for text, row in zip(texts, embeddings, strict=True)]
     (record,) = lenient.records([Retrieval(query_embedding=[1.0, *[0.0] * 63], memories=store, risk=0.5)])
     assert sum(memory.relevant for memory in record.memories) == 100
-    assert record.conflict_count == 50 * 50
-    assert record.conflict_rate == pytest.approx(2500 / 4950, abs=1e-6)
+    conflicts = 50 * 50 if with_texts else 0
+    assert record.conflict_count == conflicts
+    assert record.conflict_rate == pytest.approx(conflicts / 4950, abs=1e-6)
     unit = torch.nn.functional.normalize(embeddings[::50].double(), dim=-1)
     total = unit.sum(dim=0)
     assert record.agreement == pytest.approx(((total @ total - 100) / 9900).item(), abs=1e-5)

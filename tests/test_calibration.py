@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 
@@ -21,6 +22,7 @@ from mdl_torch.calibration import (
     fit_norm_range,
     fit_thresholds,
     lower_thresholds,
+    split_action_mix,
 )
 from mdl_torch.errors import CalibrationMismatchError
 
@@ -171,6 +173,58 @@ def test_bootstrap_refuses(norms, factors):
         bootstrap_action_mix(norms, factors, (0.6, 0.4, 0.2))
 
 
+def test_bootstrap_of_some_is_one_sided():
+    """Fitted on all and counted on some; no resample has a wider range, so C of the lowest is 0 in all of them."""
+    rng = np.random.default_rng(3)
+    norms, factors, thresholds = rng.uniform(1, 3, 40), rng.uniform(0.7, 1, 40), (0.6, 0.4, 0.2)
+    within = norms > 2
+    mix = bootstrap_action_mix(norms, factors, thresholds, within=within, resamples=50)
+    share = plain_mix(norms[within], factors[within], norms.min(), norms.max(), thresholds)
+    assert [m[0] for m in mix.values()] == pytest.approx(share, abs=1e-12)
+    assert share != pytest.approx(plain_mix(norms, factors, norms.min(), norms.max(), thresholds), abs=0.05)
+    lowest = bootstrap_action_mix(norms, factors, thresholds, within=norms == norms.min(), resamples=50)
+    assert lowest["opt_out"] == (1, 1, 1)
+
+
+def test_splits_against_a_plain_loop():
+    """The range of those drawn, the actions of the others, counted one at a time."""
+    rng = np.random.default_rng(7)
+    norms, factors, thresholds = rng.uniform(1, 3, 60), rng.uniform(0.7, 1, 60), (0.6, 0.4, 0.2)
+    top = rng.random(60) < 0.3
+    draws = np.random.default_rng(4)
+    drawn = [set(draws.choice(60, 20, replace=False).tolist()) for _ in range(50)]
+    for within in (None, top):
+        counted = range(60) if within is None else np.flatnonzero(top)
+        mixes = []
+        for split in drawn:
+            fitted = [norms[i] for i in split]
+            others = [i for i in counted if i not in split]
+            mixes.append(plain_mix(norms[others], factors[others], min(fitted), max(fitted), thresholds))
+        expected = np.quantile(mixes, (0.025, 0.5, 0.975), axis=0)
+        mix = split_action_mix(norms, factors, thresholds, samples=20, within=within, splits=50, seed=4)
+        for k, label in enumerate(("active", "supp", "silent", "opt_out")):
+            assert mix[label] == pytest.approx(expected[:, k], abs=1e-12)
+        assert any(low < high for low, _, high in mix.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samples": 4}, "samples must be at least 2 and less than the 4 norms"),
+        ({"samples": 1}, "samples must"),
+        ({"within": [True]}, r"within must be a truth value for each of \(4,\) norms"),
+        ({"within": [False] * 4}, "within must"),
+        ({"within": [True, False, False, False], "splits": 0}, "within must leave something to count"),
+        ({"factors": [1.0]}, "norms and factors must"),
+        ({"method": "mean"}, "method must"),
+    ],
+)
+def test_splits_refuse(change, message):
+    arguments = {"norms": [1.0, 2.0, 3.0, 4.0], "factors": [1.0] * 4, "thresholds": (0.6, 0.4, 0.2), "samples": 2}
+    with pytest.raises(ValueError, match=message):
+        split_action_mix(**{**arguments, **change})
+
+
 # --- applying it -----------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +278,13 @@ def test_another_encoder_or_detector_is_refused(layer):
     calibration_of(layer, encoder=None).check_encoder("any", "lexical")
 
 
+def test_another_lexicon_of_the_detector_is_refused(layer):
+    calibration = calibration_of(layer, detector="lexical@0123abcd")
+    calibration.check_encoder("encoder-a", "lexical@0123abcd")
+    with pytest.raises(CalibrationMismatchError, match="detector lexical@0123abcd, got detector lexical@0123abce"):
+        calibration.check_encoder("encoder-a", "lexical@0123abce")
+
+
 # --- the record and its file -----------------------------------------------------------------------------------------
 
 
@@ -274,6 +335,8 @@ def test_the_label_tells_two_fits_of_one_name_apart(layer):
         ({"action_mix": {"active": (0.5, 0.4)}}, TypeError, "action_mix"),
         ({"action_mix": {"active": (0.5, 0.4, 1.6)}}, ValueError, "action_mix"),
         ({"action_mix": {"active": ("0.5", 0.4, 0.6)}}, ValueError, "action_mix"),
+        ({"action_mix_top_risk": {"active": 0.5}}, TypeError, "action_mix_top_risk"),
+        ({"action_mix_top_risk": None}, TypeError, "action_mix_top_risk must"),
         ({"provenance": "none"}, TypeError, "provenance must"),
     ],
 )
@@ -335,6 +398,21 @@ def test_the_reference_is_for_the_paper_preset(layer):
     assert low <= reference.norm_range[0] < reference.norm_range[1] <= high
     assert list(reference.action_mix) == ["active", "supp", "silent", "opt_out"]
     assert sum(share for share, *_ in reference.action_mix.values()) == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_the_reference_is_what_its_script_fits(shared_data, project_root):
+    """Whatever changed a signal since it was fitted makes the shipped file stale."""
+    path = project_root / "scripts" / "make_reference_calibration.py"
+    spec = importlib.util.spec_from_file_location("make_reference_calibration", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    fitted, shipped = script.reference_calibration(shared_data("TruthfulQA.csv")), Calibration.reference()
+    assert fitted.norm_range == pytest.approx(shipped.norm_range, abs=1e-6)
+    assert fitted.label.split(":")[0] == shipped.name
+    for name in ("thresholds", "config", "basis", "encoder", "detector", "dataset", "samples"):
+        assert getattr(fitted, name) == getattr(shipped, name), name
+    assert set(fitted.action_mix_top_risk) == set(fitted.action_mix)
 
 
 # --- Section 3.4 from end to end -------------------------------------------------------------------------------------

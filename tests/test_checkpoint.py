@@ -89,6 +89,36 @@ def test_round_trip_of_a_replaced_basis(tmp_path):
     assert back.preset == "custom"
 
 
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_values_that_were_set_in_place_come_back_as_set_by_hand(tmp_path, calibrated):
+    """The configuration follows the buffers, and a calibration that no longer holds is not saved."""
+    layer = MemoryDecisionLayer()
+    if calibrated:
+        layer = layer.calibrated(calibration_of(layer))
+    layer.head.norm_range.copy_(f64(1.0, 2.0))
+    layer.policy.thresholds.copy_(f64(0.9, 0.8, 0.7))
+    layer.save_pretrained(tmp_path)
+    back = MemoryDecisionLayer.from_pretrained(tmp_path)
+    assert back.config == MDLConfig(norm_range=(1.0, 2.0), thresholds=(0.9, 0.8, 0.7))
+    assert (back.calibration, back.hand_set) == (None, True)
+    assert back.calibration_label == layer.calibration_label
+    assert back.calibration_label.startswith("manual:")
+
+
+def test_buffers_that_differ_from_the_configuration_are_what_counts(tmp_path):
+    MemoryDecisionLayer().save_pretrained(tmp_path)
+    rewrite(tmp_path, tensors={"policy.thresholds": f64(0.9, 0.8, 0.7)})
+    back = MemoryDecisionLayer.from_pretrained(tmp_path)
+    assert (back.config.thresholds, back.config.norm_range, back.hand_set) == ((0.9, 0.8, 0.7), None, True)
+
+
+@pytest.mark.parametrize("tensors", ["head.norm_range", "policy.thresholds"])
+def test_buffers_that_differ_from_the_calibration_are_refused(saved, tensors):
+    values = {"head.norm_range": (1.0, 2.0), "policy.thresholds": (0.9, 0.8, 0.7)}
+    rewrite(saved, tensors={tensors: f64(*values[tensors])})
+    refused(saved, "range and thresholds are not those of its calibration 'test'")
+
+
 def test_a_cast_layer_saves_what_it_computes_with(tmp_path):
     MemoryDecisionLayer().to(torch.bfloat16).save_pretrained(tmp_path)
     assert_identical(MemoryDecisionLayer.from_pretrained(tmp_path)(*grid(5)), MemoryDecisionLayer()(*grid(5)))

@@ -23,6 +23,7 @@ from mdl_torch.data import read_text, resource
 SCHEMA = jsonschema.Draft202012Validator(json.loads(read_text("output.schema.json")))
 READY = '{"id": "r", "signals": {"relevance": 0.9, "reliability": 0.8, "risk": 0.2}}\n'
 BAD = '{"id": "b", "query": "q", "memories": [], "risk": 2}\n'
+ERROR_LINE = '{"schema_version": 1, "id": "b", "line": 13, "error": "risk must be in [0, 1], got 2"}\n'
 SAMPLE = str(resource("sample.jsonl"))
 MDL = [sys.executable, "-m", "mdl_torch"]
 
@@ -331,16 +332,103 @@ def test_verification_sets_the_exit_status(capfd: pytest.CaptureFixture[str], tm
 def test_a_whole_file_is_verified(capfd: pytest.CaptureFixture[str], tmp_path: Path, decisions: Path) -> None:
     head = tmp_path / "head.jsonl"
     stored = output(decisions)[:12]
-    head.write_text("".join(json.dumps(line) + "\n" for line in stored) + '{"schema_version": 1, "error": "bad"}\n')
-    status, text, _ = mdl(capfd, "explain", str(head), "--verify", "--source", SAMPLE, "--json")
-    assert status == 0, text
-    assert json.loads(text) == {"verified": 12, "differs": 0, "not_verifiable": 0, "no_decision": 1, "failed": []}
+    head.write_text("".join(json.dumps(line) + "\n" for line in stored) + ERROR_LINE)
+    source = tmp_path / "source.jsonl"
+    source.write_text("".join(Path(SAMPLE).read_text("utf-8").splitlines(keepends=True)[:12]) + BAD)
+    for given, scope in (([], "line"), (["--source", str(source)], "line_and_source")):
+        status, text, _ = mdl(capfd, "explain", str(head), "--verify", "--json", *given)
+        assert status == 0, text
+        counts = {"verified": 12, "differs": 0, "not_verifiable": 0, "no_decision": 1, "malformed": 0, "mismatched": 0}
+        assert json.loads(text) == {**counts, "scope": scope, "failed": []}
+    assert "the texts were not (give --source)" in mdl(capfd, "explain", str(head), "--verify")[1]
+    assert "give --source" not in mdl(capfd, "explain", str(head), "--verify", "--source", str(source))[1]
     stored[4]["confidence"] = 0.123
     head.write_text("".join(json.dumps(line) + "\n" for line in stored))
     status, text, _ = mdl(capfd, "explain", str(head), "--verify", "--json")
     values = json.loads(text)
     assert (status, values["differs"], values["failed"][0]["line"]) == (1, 1, 5)
     assert "differs: 1" in mdl(capfd, "explain", str(head), "--verify")[1]
+
+
+def without(line: dict[str, Any], *path: str) -> str:
+    line = json.loads(json.dumps(line))
+    inner = line
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    return json.dumps(line)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda line: json.dumps(line)[:-40], "not valid JSON"),
+        (lambda line: "", "the line is empty"),
+        (lambda line: "[]", "an output line must be an object"),
+        (lambda line: without(line, "gain"), "lacks gain"),
+        (lambda line: without(line, "audit", "energy", "risk"), "audit.energy lacks risk"),
+        (lambda line: json.dumps({**line, "confidence": "0.5"}), "confidence must be a finite number, got '0.5'"),
+        (lambda line: json.dumps({**line, "thresholds": [0.6]}), "thresholds must have 3 entries, got 1"),
+        (lambda line: json.dumps({**line, "status": 0.5}), "status must be a whole number"),
+        (lambda line: json.dumps({**line, "error": "bad"}), "unknown field"),
+        (lambda line: json.dumps({**line, "surplus": 1}), "unknown field"),
+        (lambda line: '{"error": "bad"}', "schema_version"),
+    ],
+    ids=range(11),
+)
+def test_a_damaged_line_is_found_and_stops_no_other(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, decisions: Path, damage: Any, message: str
+) -> None:
+    first, second, third = output(decisions)[:3]
+    path = tmp_path / "damaged.jsonl"
+    path.write_text("\n".join([json.dumps(first), damage(second), json.dumps(third)]) + "\n")
+    status, text, _ = mdl(capfd, "explain", str(path), "--verify", "--json")
+    values = json.loads(text)
+    assert (status, values["verified"], values["malformed"], values["no_decision"]) == (1, 2, 1, 0)
+    (failed,) = values["failed"]
+    assert (failed["line"], failed["outcome"]) == (2, "malformed")
+    assert message in failed["error"]
+    shown = " ".join(mdl(capfd, "explain", str(path), "--verify")[1].split())
+    assert "line 2: MALFORMED: " in shown
+    assert "malformed: 1" in shown
+
+
+def test_nothing_to_verify_is_an_error(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    status, _, err = mdl(capfd, "explain", str(tmp_path / "empty.jsonl"), "--verify")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "holds no line" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "message"),
+    [
+        (lambda lines: lines[:-1], 3, "the file has this line, the source has not"),
+        (lambda lines: [*lines, lines[0]], 4, "the source has this line, the file has not"),
+        (lambda lines: [lines[0], lines[2], lines[2]], 2, "the id is 'med-02', that of the source is 'med-03'"),
+        (lambda lines: [lines[0], BAD.replace('"b"', '"med-02"'), lines[2]], 2, "the line of the source is bad"),
+    ],
+    ids=["shorter", "longer", "another", "bad"],
+)
+def test_a_source_that_is_not_of_these_decisions_is_found(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, decisions: Path, change: Any, line: int, message: str
+) -> None:
+    file, source = tmp_path / "out.jsonl", tmp_path / "in.jsonl"
+    file.write_text("".join(json.dumps(stored) + "\n" for stored in output(decisions)[:3]))
+    lines = Path(SAMPLE).read_text("utf-8").splitlines()[:3]
+    source.write_text("\n".join(one.strip() for one in change(lines)) + "\n")
+    status, text, _ = mdl(capfd, "explain", str(file), "--verify", "--source", str(source), "--json")
+    values = json.loads(text)
+    assert (status, values["mismatched"]) == (1, 1)
+    assert [(one["line"], one["outcome"]) for one in values["failed"]] == [(line, "mismatched")]
+    assert message in values["failed"][0]["error"]
+
+
+@pytest.mark.parametrize("verify", [[], ["--verify"], ["--line", "1", "--verify"]])
+def test_one_standard_input_is_not_two_files(capfd: pytest.CaptureFixture[str], verify: list[str]) -> None:
+    status, _, err = mdl(capfd, "explain", "-", "--source", "-", *verify)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "cannot both be standard input" in err
 
 
 def test_bench_conflicts_prints_rates_by_kind(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ CASES: dict[type[nn.Module], Case] = {
         lambda d: {"relevance_vector": d.unit(16), "meta": d.unit(16)},
         ("norm_range", "gate"),
     ),
-    ActionPolicy: Case(ActionPolicy, lambda d: {"gated_confidence": d.unit()}, ("thresholds",)),
+    ActionPolicy: Case(ActionPolicy, lambda d: {"gated_confidence": d.unit()}, ("thresholds",), promotes=True),
     MemoryDecisionLayer: Case(MemoryDecisionLayer, signals, LAYER_STATE, promotes=True),
     LexicalConflictDetector: Case(
         LexicalConflictDetector, lambda d: {"features": d.stance(LexicalConflictDetector())}, floats=False
@@ -324,11 +324,14 @@ def fresh_dynamo():
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-def test_no_graph_breaks(case):
+@pytest.mark.parametrize(
+    "leads", [((3,), (5,)), pytest.param(((2, 3), (4, 2)), marks=pytest.mark.slow)], ids=["batch", "grid"]
+)
+def test_no_graph_breaks(case, leads):
     """One graph, also when the batch changes: fullgraph raises at the first break."""
     module = case.build()
     compiled = torch.compile(module, fullgraph=True, backend="eager")
-    for lead in ((3,), (5,), (2, 3)):
+    for lead in leads:
         inputs = case.inputs(Draw(lead))
         same(compiled(**inputs), module(**inputs))
 

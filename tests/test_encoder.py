@@ -301,7 +301,7 @@ def test_cache_is_bounded_and_drops_the_least_recently_used(counted) -> None:
 def test_cached_rows_do_not_keep_their_batch_alive(folder) -> None:
     encoder = fresh(folder)
     encoder.encode_documents([f"text {i}" for i in range(20)])
-    assert {row.embedding.untyped_storage().nbytes() for row in encoder._cache._rows.values()} == {4 * 384}
+    assert {row.embedding.untyped_storage().nbytes() for row in encoder._cache._values.values()} == {4 * 384}
 
 
 def test_cache_of_none(folder) -> None:
@@ -315,11 +315,12 @@ def test_cache_of_none(folder) -> None:
 # --- threads ------------------------------------------------------------------------------------------------------
 
 
-def test_many_threads_get_what_one_gets(folder) -> None:
+@pytest.mark.parametrize("workers", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_many_threads_get_what_one_gets(folder, workers) -> None:
     texts = [f"{pair} number {i}" for i, pair in enumerate(WORDS * 3)] + [text_of_tokens(300)]
     alone = fresh(folder).encode_documents(texts)
     encoder = fresh(folder, cache_size=10)  # smaller than the texts: rows come and go while others read
-    barrier = threading.Barrier(8)
+    barrier = threading.Barrier(workers)
 
     def work(offset: int) -> Tensor:
         barrier.wait()
@@ -333,8 +334,8 @@ def test_many_threads_get_what_one_gets(folder) -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(work, range(8)))
+        with ThreadPoolExecutor(workers) as pool:
+            results = list(pool.map(work, range(workers)))
     finally:
         sys.setswitchinterval(interval)
     for result in results:

@@ -59,6 +59,9 @@ def test_a_card_says_what_happens_and_why(conflicting: DecisionRecord) -> None:
     assert f"calibration {conflicting.calibration}, thresholds 0.6, 0.4, 0.2" in text
     assert str(conflicting.encoder) in text
     assert "certificate none" in text
+    assert f"conflict detector {conflicting.detector}" in text
+    assert f"risk policy {conflicting.risk_policy}" in text
+    assert "needs a relevant memory yes" in text
 
 
 def test_a_card_says_what_would_have_changed_the_decision(gate: MemoryGate) -> None:
@@ -170,7 +173,11 @@ def test_the_summary_is_readable(conflicting: DecisionRecord) -> None:
 
 
 def test_a_verification_is_told_in_words(gate: MemoryGate, conflicting: DecisionRecord) -> None:
-    assert "VERIFIED" in words(verification_table(verify(conflicting, gate)))
+    text = words(verification_table(verify(conflicting, gate)), 140)
+    assert "VERIFIED: consistent in itself; the texts were not checked (give --source)" in text
+    source = Retrieval.parse({"query": "Can opened software be returned?", "memories": CLAIMS, "risk": 0.85})
+    text = words(verification_table(verify(conflicting, gate, source)), 140)
+    assert "VERIFIED: comes out again from its texts" in text
     altered = verify(replace(conflicting, confidence=0.99), gate)
     text = words(verification_table(altered, all_checks=False), 140)
     assert "DIFFERS: the stored decision does not come out" in text

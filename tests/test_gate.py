@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,16 +17,16 @@ import pytest
 import torch
 
 from mdl_torch import Action, Calibration, MDLConfig, MemoryDecisionLayer, MemoryGate, Status
-from mdl_torch.cache import ContentCache, FeatureCache, _packed, _unpacked, content_key
+from mdl_torch.cache import ContentCache, FeatureCache, content_key
 from mdl_torch.calibration import config_digest
 from mdl_torch.data import read_text
 from mdl_torch.encoder import DEFAULT_ENCODER, SentenceEncoder, _packaged_model
 from mdl_torch.errors import CalibrationMismatchError, CheckpointError
 from mdl_torch.evaluation.stores import truthfulqa_retrievals
-from mdl_torch.gate import MAX_STORES, _buckets, _Prepared
+from mdl_torch.gate import MAX_STORES, _buckets, _on, _Prepared
 from mdl_torch.retrieval import Memory, ReadySignals, Retrieval
 from mdl_torch.risk import RiskPolicy
-from mdl_torch.stance import LexicalConflictDetector, detector
+from mdl_torch.stance import Evidence, LexicalConflictDetector, StanceFeatures, TextFeatures, detector
 
 SAMPLE = [Retrieval.parse(json.loads(line)) for line in read_text("sample.jsonl").splitlines()]
 SCALARS = ("relevance", "reliability", "risk", "gain", "norm", "confidence", "consistency", "gated_confidence")
@@ -194,7 +195,7 @@ def test_large_batches_are_split_and_come_back_in_order(encoder):
     gate = MemoryGate(NOWHERE)
     risks = torch.linspace(0, 1, 2 * MAX_STORES + 3, dtype=torch.float64).tolist()
     ready = [Retrieval(signals=ReadySignals(0.7, 0.3, risk)) for risk in risks]
-    assert [record.risk for record in gate.records(ready, audits=False)] == pytest.approx(risks, abs=1e-12)
+    assert [record.risk for record in gate.records(ready, audits=False)] == pytest.approx(risks, abs=1e-7)
     stores = [
         Retrieval(query_embedding=[1.0], memories=[{"embedding": [1.0]}] * (n % 40), risk=n / 200) for n in range(200)
     ]
@@ -283,16 +284,108 @@ def test_stance_features_are_read_once_and_within_bounds(encoder, monkeypatch):
     gate = MemoryGate.from_pretrained(encoder, detector=Counting())
     gate.decide("Tea?", ["Tea is hot.", "Tea is hot."], risk=0.5)
     gate.decide("Tea?", ["Tea is hot."], risk=0.5)
-    assert sorted(seen) == ["Tea is hot.", "Tea?"]
+    assert sorted(seen) == ["", "Tea is hot.", "Tea?"]  # the empty text is padding
     assert gate.decide("Tea?", [f"Tea is {n}." for n in range(20)], risk=0.5).conflict_count == 0
     assert len(gate._features._rows) == 3
-    assert len(seen) == 2 + 20
+    assert len(seen) == 3 + 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Dated(StanceFeatures):
+    """Word features and the year that a text names, or 0: a field of its own dtype and shape."""
+
+    year: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class YearsOnly(TextFeatures):
+    """No word features at all."""
+
+    year: torch.Tensor
+
+
+def years(texts):
+    found = [re.search(r"\b(\d{4})\b", text) for text in texts]
+    return torch.tensor([[float(year[0]) if year else 0.0, -1.0] for year in found], dtype=torch.float64)
+
+
+class DatedDetector(LexicalConflictDetector):
+    """The lexical rules, and one more: two years differ."""
+
+    name, rules = "dated", (*LexicalConflictDetector.rules, "year")
+
+    def features(self, texts):
+        return Dated(**vars(super().features(texts)), year=years(texts))
+
+    def conflicts(self, a, b):
+        return torch.where(_years_differ(a, b), 5, super().conflicts(a, b))
+
+    def evidence(self, a, b, rule=None):
+        one, two = (years([text])[0, 0].item() for text in (a, b))
+        if one and two and one != two:
+            return Evidence("year", (f"{one:.0f}",), (f"{two:.0f}",))
+        return super().evidence(a, b, rule)
+
+
+class YearDetector(DatedDetector):
+    """The last rule alone, over features that have nothing of the words."""
+
+    name, rules = "years", ("year",)
+
+    def features(self, texts):
+        known = torch.ones(len(texts), dtype=torch.bool)
+        return YearsOnly(supported=known, cut=~known, year=years(texts))
+
+    def conflicts(self, a, b):
+        return _years_differ(a, b).to(torch.int8)
+
+
+def _years_differ(a, b):
+    one, two = a.year[..., 0].unsqueeze(-1), b.year[..., 0].unsqueeze(-2)
+    return (one != two) & (one > 0) & (two > 0)
+
+
+@pytest.mark.parametrize("judge", [DatedDetector(), YearDetector()], ids=lambda judge: judge.name)
+def test_a_detector_brings_features_of_its_own(encoder, judge):
+    gate = MemoryGate(encoder, detector=judge)
+    store = [f"The bridge opened{when}." for when in (" in 1932", " in 1934", "")] + [{"embedding": [0.1] * 384}]
+    for _ in range(2):  # the second time from the cache
+        record = gate.decide("When did the bridge open?", store, risk=0.2)
+        assert [(c.a, c.b, c.rule, c.evidence) for c in record.conflicts] == [("0", "1", "year", ("1932", "1934"))]
+    batch = gate.decide_batch(["When did the bridge open?"] * 2, [store[:1], store[:3]], risk=0.2)
+    assert batch.reliability[1] < batch.reliability[0] + 0.5
+    features = gate._features.of([text for text in store if isinstance(text, str)])
+    assert type(features) is type(judge.features([""]))
+    assert features.year.dtype == torch.float64
+    assert features.year.tolist() == [[1932, -1], [1934, -1], [0, -1]]
+
+
+def test_features_that_are_not_alike_are_refused():
+    class Ragged(YearDetector):
+        def features(self, texts):
+            features = super().features(texts)
+            return dataclasses.replace(features, year=features.year[:, : 1 + len(texts[0]) % 2])
+
+    with pytest.raises(ValueError, match=r"features must be alike for all texts, expected .*YearsOnly.*\[1\].*\[2\]"):
+        FeatureCache(Ragged(), 10).of(["a"])
+
+
+def test_a_memory_that_is_read_in_part_is_said(encoder):
+    gate = MemoryGate(encoder)
+    words = " ".join(f"item{n}" for n in range(30))
+    long, whole = f"Tea and {words}.", "Tea is hot."
+    assert "stance_truncated" in gate.decide("Tea?", [whole, long], risk=0.5).reasons
+    assert "stance_truncated" not in gate.decide("Tea?", [whole, whole], risk=0.5).reasons
+    assert "stance_truncated" not in gate.decide(long, [whole], risk=0.5).reasons, "a query conflicts with nothing"
+    first, second = gate.records([Retrieval("Tea?", [long], risk=0.5), Retrieval("Tea?", [whole, whole], risk=0.5)])
+    assert "stance_truncated" in first.reasons
+    assert "stance_truncated" not in second.reasons
 
 
 def test_cached_features_are_those_of_the_detector():
     texts = ["Backups are enabled.", "No, never.", "", "Yes. " + "word " * 100]
     features = detector("lexical").features(texts)
-    again = _unpacked(_packed(features))
+    again = FeatureCache(detector("lexical"), 10).of(texts)
     for field in dataclasses.fields(features):
         got, expected = getattr(again, field.name), getattr(features, field.name)
         assert got.dtype == expected.dtype
@@ -471,6 +564,7 @@ def other(calibration, **changes) -> Calibration:
 
 
 REFERENCE = Calibration.reference()
+BY_HAND = MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.0)))
 
 
 @pytest.mark.parametrize(
@@ -484,8 +578,9 @@ REFERENCE = Calibration.reference()
         ({"detector": "literal"}, "exact-range"),
         ({"encoder": NOWHERE}, "exact-range"),
         ({"layer": MemoryDecisionLayer(MDLConfig().ablate("alpha_gate"))}, "exact-range"),
-        ({"layer": MemoryDecisionLayer(MDLConfig(thresholds=(0.8, 0.5, 0.3)))}, "exact-range"),
-        ({"layer": MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.0)))}, "exact-range"),
+        ({"detector": LexicalConflictDetector()}, REFERENCE.label),
+        ({"detector": LexicalConflictDetector(shared_content=0.5)}, "exact-range"),
+        ({"layer": MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.0)))}, BY_HAND.calibration_label),
         (
             {"layer": MemoryDecisionLayer().calibrated(other(REFERENCE, name="mine"))},
             other(REFERENCE, name="mine").label,
@@ -501,6 +596,66 @@ def test_which_calibration_a_gate_gets(arguments, expected):
     assert gate.layer.calibration_label == expected
     if "layer" in arguments and arguments.get("calibration", "auto") == "auto":
         assert gate.layer.policy.thresholds.tolist() == list(arguments["layer"].config.thresholds)
+
+
+def test_auto_keeps_the_reference_range_beside_thresholds_of_ones_own():
+    for thresholds in ((0.8, 0.5, 0.3), (0.6, 0.4, 0.1)):
+        layer = MemoryDecisionLayer(MDLConfig(thresholds=thresholds))
+        gate = MemoryGate.from_pretrained(layer=layer)
+        assert gate.layer.config.norm_range == REFERENCE.norm_range
+        assert tuple(gate.layer.policy.thresholds.tolist()) == thresholds
+        assert gate.layer.calibration_label.startswith("manual-thresholds:")
+        assert REFERENCE.label in gate.layer.calibration.threshold_method
+        assert gate.layer.calibration.action_mix == {}
+        bare = MemoryGate.from_pretrained(layer=layer, calibration=None).layer
+        assert (bare.config, bare.calibration) == (layer.config, None)
+        assert MemoryGate.from_pretrained(NOWHERE, layer=layer).layer.calibration is None
+        record = MemoryGate.from_pretrained(layer=layer).decide("Tea?", ["Tea is hot."], risk=0.5)
+        assert record.thresholds == thresholds
+        assert "calibration_not_fitted" not in record.reasons
+
+
+def test_no_calibration_leaves_a_replaced_basis():
+    layer = MemoryDecisionLayer()
+    layer.projection.basis = layer.projection.basis.flip(0)
+    mine = dataclasses.replace(REFERENCE, basis=layer.basis)
+    gate = MemoryGate.from_pretrained(layer=layer.calibrated(mine), calibration=None)
+    assert (gate.layer.basis, gate.layer.calibration) == (layer.basis, None)
+    assert gate.layer.basis != MemoryDecisionLayer().basis
+
+
+class Weighted(LexicalConflictDetector):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.ones(1))
+
+
+def test_a_module_elsewhere_is_copied_and_stays_where_it_is():
+    for module in (MemoryDecisionLayer(), Weighted()):
+        assert _on(torch.device("cpu"), module) is module
+        moved = _on(torch.device("meta"), module)
+        assert {buffer.device.type for buffer in moved.buffers()} == {"meta"}
+        assert {buffer.device.type for buffer in module.buffers()} == {"cpu"}
+
+
+def test_without_a_device_a_gate_is_where_its_layer_is(encoder):
+    layer, judge = MemoryDecisionLayer(), LexicalConflictDetector()
+    gate = MemoryGate(encoder, layer=layer, detector=judge)
+    assert gate.device == torch.device("cpu")
+    assert gate.layer is layer
+    assert gate.detector is judge
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gate_on_cuda_leaves_the_callers_modules_alone(encoder):
+    layer, judge = MemoryDecisionLayer(), Weighted()
+    gate = MemoryGate(encoder, layer=layer, detector=judge, device="cuda")
+    assert gate.layer.policy.thresholds.is_cuda
+    assert gate.detector.weight.is_cuda
+    assert not layer.policy.thresholds.is_cuda
+    assert not judge.weight.is_cuda
+    assert MemoryGate(encoder, layer=gate.layer).device == gate.device
 
 
 def test_auto_asks_the_encoder_itself_where_there_is_one(encoder, tiny):
@@ -524,6 +679,7 @@ def test_a_calibration_file(tmp_path):
     [
         ({"encoder": "another@000000000000"}, "encoder another@000000000000"),
         ({"detector": "literal"}, "detector literal"),
+        ({"detector": "lexical"}, "detector lexical"),
         ({"config": "00000000"}, "configuration 00000000"),
         ({"basis": "00000000"}, "basis 00000000"),
     ],
@@ -542,8 +698,10 @@ def test_a_calibration_of_another_encoder_is_refused_when_that_is_loaded(tiny):
 
 
 def test_a_calibration_of_another_detector_is_refused_before_any_text():
-    with pytest.raises(CalibrationMismatchError, match="detector lexical, got detector literal"):
+    with pytest.raises(CalibrationMismatchError, match=r"detector lexical@.*, got detector literal@"):
         MemoryGate.from_pretrained(NOWHERE, calibration="reference", detector="literal")
+    with pytest.raises(CalibrationMismatchError, match=r"detector lexical@.*, got detector lexical@"):
+        MemoryGate.from_pretrained(NOWHERE, calibration="reference", detector=LexicalConflictDetector(shared_focus=0.5))
 
 
 def test_a_calibration_of_an_unknown_encoder_goes_with_any(tiny):
@@ -566,7 +724,8 @@ def test_a_layer_of_ones_own_decides(encoder):
     config = MDLConfig(thresholds=(0.9, 0.8, 0.7), sigma=0.3)
     gate = MemoryGate.from_pretrained(encoder, layer=MemoryDecisionLayer(config))
     record = decide(gate, SAMPLE[0])
-    assert (record.preset, record.calibration, record.thresholds) == ("custom", "exact-range", (0.9, 0.8, 0.7))
+    assert (record.preset, record.thresholds) == ("custom", (0.9, 0.8, 0.7))
+    assert record.calibration.startswith("manual:")
     controller = oracle.Oracle(sigma=0.3, thresholds=(0.9, 0.8, 0.7))
     gated = controller.decide(record.relevance, record.reliability, record.risk)[2]
     assert record.gated_confidence == pytest.approx(gated, abs=2e-6)

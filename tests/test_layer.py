@@ -14,6 +14,7 @@ from cases import (
     VARIANTS,
     assert_agrees,
     assert_identical,
+    calibration_of,
     configs,
     fields,
     grid,
@@ -24,7 +25,7 @@ from cases import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mdl_torch import Action, MDLConfig, MemoryDecisionLayer, Status
+from mdl_torch import Action, Calibration, MDLConfig, MemoryDecisionLayer, Status
 from mdl_torch.layer import exact_norm_range
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "decisions.json").read_text("utf-8"))
@@ -365,7 +366,7 @@ def test_presets_and_labels(layer):
     assert MemoryDecisionLayer.from_preset("paper").preset == layer.preset == "paper"
     assert MemoryDecisionLayer(MDLConfig(sigma=0.3)).preset == "custom"
     assert MemoryDecisionLayer(MDLConfig().ablate("alpha_gate")).preset == "paper-without-alpha_gate"
-    assert layer.calibration_label == "exact-range"
+    assert (layer.calibration_label, layer.hand_set) == ("exact-range", False)
     with pytest.raises(ValueError, match=r"unknown preset 'papre'; did you mean 'paper'"):
         MemoryDecisionLayer.from_preset("papre")
 
@@ -375,6 +376,78 @@ def test_a_replaced_basis_makes_the_preset_custom(layer):
     other.load_state_dict({**other.state_dict(), "projection.basis": torch.eye(16, dtype=torch.float64)})
     assert other.preset == "custom"
     assert other.basis != layer.basis
+
+
+def replaced_basis(config: MDLConfig | None = None) -> MemoryDecisionLayer:
+    """A layer with the basis of another seed, as a certified preset would have."""
+    layer = MemoryDecisionLayer(config)
+    other = MemoryDecisionLayer(MDLConfig(seed=7)).projection.basis
+    layer.load_state_dict({**layer.state_dict(), "projection.basis": other})
+    return layer
+
+
+def test_calibrating_and_back_keeps_a_replaced_basis():
+    """And everything else; the exact range is then that of this basis."""
+    layer = replaced_basis()
+    fitted = layer.calibrated(calibration_of(layer))
+    assert (fitted.basis, fitted.preset) == (layer.basis, "custom")
+    assert torch.equal(fitted.projection.weights, layer.projection.weights)
+    assert (fitted.head.norm_range.tolist(), fitted.policy.thresholds.tolist()) == ([1.5, 3.0], [0.6, 0.4, 0.2])
+    assert layer.calibration is None
+    back = fitted.uncalibrated()
+    assert (back.basis, back.calibration, back.calibration_label) == (layer.basis, None, "exact-range")
+    np.testing.assert_allclose(back.head.norm_range, exact_norm_range(MDLConfig(seed=7)), rtol=0, atol=1e-12)
+    assert back.head.norm_range.tolist() != pytest.approx(exact_norm_range(MDLConfig()), abs=1e-3)
+
+
+def test_calibrating_keeps_the_device():
+    layer = MemoryDecisionLayer()
+    calibration = calibration_of(layer)
+    with torch.device("meta"):  # where new tensors would go
+        fitted = layer.calibrated(calibration)
+    assert {b.device.type for b in (*fitted.buffers(), *fitted.uncalibrated().buffers())} == {"cpu"}
+
+
+def test_uncalibrated_is_a_new_layer():
+    bare = MemoryDecisionLayer()
+    for layer in (
+        bare.calibrated(Calibration.reference()),
+        MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.0), thresholds=(0.5, 0.3, 0.1))),
+    ):
+        back = layer.uncalibrated()
+        assert back.config == bare.config
+        assert_identical(back(*grid(5)), bare(*grid(5)))
+        assert layer.calibration_label != back.calibration_label == "exact-range"
+
+
+@pytest.mark.parametrize("change", [{"norm_range": (1.0, 2.0)}, {"thresholds": (0.5, 0.3, 0.1)}])
+def test_values_set_by_hand_are_named_so(layer, change):
+    """In the configuration, in a loaded state and in place: all the same, and each value has its own digest."""
+    configured = MemoryDecisionLayer(MDLConfig(**change))
+    loaded, changed = MemoryDecisionLayer(), MemoryDecisionLayer()
+    loaded.load_state_dict(configured.state_dict())
+    changed.head.norm_range.copy_(configured.head.norm_range)
+    changed.policy.thresholds.copy_(configured.policy.thresholds)
+    labels = {one.calibration_label for one in (configured, loaded, changed)}
+    assert all(one.hand_set for one in (configured, loaded, changed))
+    assert len(labels) == 1
+    assert labels.pop().startswith("manual:")
+    other = MemoryDecisionLayer(MDLConfig(norm_range=(1.0, 2.5)))
+    assert other.calibration_label not in (configured.calibration_label, layer.calibration_label)
+
+
+def test_the_default_range_with_another_basis_is_not_exact():
+    layer = replaced_basis()
+    assert layer.hand_set
+    assert layer.calibration_label.startswith("manual:")
+
+
+def test_a_calibrated_layer_that_was_changed_is_no_longer_calibrated(layer):
+    fitted = layer.calibrated(calibration_of(layer))
+    assert not fitted.hand_set
+    fitted.policy.thresholds[2] = 0.1
+    assert fitted.hand_set
+    assert fitted.calibration_label.startswith("manual:")
 
 
 def test_printing_names_preset_basis_and_calibration(layer):

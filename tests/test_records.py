@@ -19,11 +19,13 @@ from mdl_torch.records import (
     REASONS,
     DecisionRecord,
     Facts,
+    NoDecisionError,
     conflicts_of,
     error_line,
     rows,
 )
 from mdl_torch.retrieval import Memory, ReadySignals, Retrieval
+from mdl_torch.risk import KeywordTier, RiskPolicy
 from mdl_torch.stance import detector
 
 SCHEMA = Draft202012Validator(json.loads(read_text("output.schema.json")))
@@ -206,7 +208,13 @@ def test_encoder_unverified(encoder, gate):
 
 
 def test_every_reason_has_a_case():
-    elsewhere = {"truncated", "language_unsupported", "calibration_not_fitted", "encoder_unverified"}
+    elsewhere = {
+        "truncated",
+        "stance_truncated",
+        "language_unsupported",
+        "calibration_not_fitted",
+        "encoder_unverified",
+    }
     assert set(PLANAR) | elsewhere == set(REASONS)
 
 
@@ -282,7 +290,7 @@ def test_conflicts_are_capped_and_all_of_them_counted(bare):
 
 
 def test_conflicts_of_a_store_too_large_for_one_tensor(monkeypatch):
-    monkeypatch.setattr("mdl_torch.records.PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr("mdl_torch.records.MAX_PAIRS", 7)
     lexical = detector("lexical")
     texts = ["The shop is open.", "The shop is closed.", "The shop is not open.", "Penguins swim."] * 3
     relevant = torch.tensor([True, True, False, True] * 3)
@@ -330,7 +338,8 @@ def test_the_audit_adds_up_and_its_changes_cross(gate):
             signals[channel] += change.delta
             assert 0 <= signals[channel] <= 1
             moved = gate.layer(*torch.tensor(list(signals.values()), dtype=torch.float64)).gated_confidence.item()
-            assert (moved >= nearest.threshold) != (nearest.distance >= 0)
+            crossed = (moved >= nearest.threshold) != (nearest.distance >= 0)
+            assert crossed or moved == pytest.approx(nearest.threshold, abs=1e-6), "to 7 decimals of each number"
 
 
 def test_without_audits_nothing_else_changes(gate):
@@ -387,12 +396,7 @@ def test_a_line_reads_back_as_what_was_written(records):
         line = found.to_dict()
         assert DecisionRecord.from_dict(line).to_dict() == line
         again = DecisionRecord.from_dict(json.loads(json.dumps(line)))
-        assert again.to_dict() == line
-        assert (again.action, again.reasons, again.injected) == (found.action, found.reasons, found.injected)
-        assert again.memories == tuple(
-            dataclasses.replace(m, similarity=None if m.similarity is None else round(m.similarity, 7) + 0.0)
-            for m in found.memories
-        )
+        assert again == found, "the object has the numbers of the line"
 
 
 def test_records_hold_no_nan_either(records):
@@ -406,16 +410,25 @@ def test_records_hold_no_nan_either(records):
 
 
 def test_numbers_are_rounded_to_what_float32_can_say(gate):
-    line = gate.decide("When does the library open?", ["The library opens at nine."], risk=0.85).to_dict()
+    found = gate.decide("When does the library open?", ["The library opens at nine."], risk=0.85)
+    assert (found.risk, found.thresholds) == (0.85, (0.6, 0.4, 0.2))
+    line = found.to_dict()
     assert line["risk"] == 0.85
     assert line["thresholds"] == [0.6, 0.4, 0.2]
     assert re.fullmatch(r"-?\d+(\.\d{1,7})?", repr(line["gated_confidence"]))
 
 
+def test_the_risk_is_the_assessed_one_and_not_its_float32(bare):
+    assessed = 0.7000000297  # its nearest float32, 0.69999999, would round to 0.7 with another digit
+    for risk in (assessed, 0.12345675, 1 / 3):
+        assert record(bare, query_embedding=EAST, memories=flat(EAST), risk=risk).risk == round(risk, 7)
+    assert record(bare, query_embedding=EAST, memories=flat(EAST), risk=1.5).risk == 1, "that of a faulty row"
+
+
 def test_no_negative_zero(bare):
     west = record(bare, query_embedding=EAST, memories=flat([-1e-9, 1.0]))
-    assert west.memories[0].similarity < 0
-    assert math.copysign(1, west.to_dict()["memories"][0]["similarity"]) == 1
+    assert west.memories[0].similarity == 0
+    assert math.copysign(1, west.memories[0].similarity) == 1
 
 
 def test_the_line_says_what_decided(gate):
@@ -424,25 +437,42 @@ def test_the_line_says_what_decided(gate):
     assert (line["preset"], line["basis"], line["certificate"]) == ("paper", gate.layer.basis, "none")
     assert line["calibration"] == gate.layer.calibration_label
     assert line["encoder"] == gate.encoder.identity
+    assert line["detector"] == getattr(gate.detector, "identity", "lexical")
+    assert line["risk_policy"] == RiskPolicy.default().fingerprint
+    assert line["require_relevant"] is True
     assert (line["risk"], line["risk_rule"]) == (0.85, "category: Health")
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"error": "bad", "line": 7}, ValueError, "line 7 could not be decided: bad"),
+        ({"error": "bad", "line": 7}, ValueError, "unknown field of the output line"),
+        ({"extra": 1}, ValueError, "unknown field of the output line 'extra'"),
+        ({"relevence": 1}, ValueError, "did you mean 'relevance'?"),
         ({"schema_version": 2}, ValueError, "schema_version must be 1, got 2"),
         ({"action": "activ"}, ValueError, "unknown action 'activ'; did you mean 'active'?"),
         ({"action": []}, ValueError, "unknown action"),
-        ({"gain": None}, ValueError, "gain must be a number, got None"),
-        ({"status": "0"}, ValueError, "status must be a number, got '0'"),
-        ({"conflict_count": True}, ValueError, "conflict_count must be a number, got True"),
-        ({"memories": 5}, ValueError, "not an output line of mdl score"),
-        ({"memories": [{"id": "a"}]}, ValueError, "not an output line of mdl score"),
-        ({"conflicts": [{}]}, ValueError, "not an output line of mdl score"),
-        ({"thresholds": None}, ValueError, "not an output line of mdl score"),
-        ({"audit": {"energy": {}}}, ValueError, "not an output line of mdl score"),
-        ({"audit": 5}, ValueError, "not an output line of mdl score"),
+        ({"id": 7}, ValueError, "id must be a string, got 7"),
+        ({"gain": None}, ValueError, "gain must be a finite number, got None"),
+        ({"gain": INF}, ValueError, "gain must be a finite number, got inf"),
+        ({"gain": 10**400}, ValueError, "gain must be a finite number, got 1000"),
+        ({"agreement": "0.5"}, ValueError, "agreement must be a finite number, got '0.5'"),
+        ({"status": "0"}, ValueError, "status must be a whole number from 0 to 2147483647, got '0'"),
+        ({"status": 0.5}, ValueError, "status must be a whole number from 0 to 2147483647, got 0.5"),
+        ({"status": -1}, ValueError, "status must be a whole number from 0 to 2147483647, got -1"),
+        ({"conflict_count": True}, ValueError, "conflict_count must be a whole number"),
+        ({"conflict_count": NAN}, ValueError, "conflict_count must be a whole number"),
+        ({"require_relevant": 1}, ValueError, "require_relevant must be true or false, got 1"),
+        ({"reasons": "no_memory"}, ValueError, "reasons must be a list, got 'no_memory'"),
+        ({"injected": [0]}, ValueError, "injected[0] must be a string, got 0"),
+        ({"memories": 5}, ValueError, "memories must be a list, got 5"),
+        ({"memories": [{"id": "a"}]}, ValueError, "memories[0] lacks similarity, relevant"),
+        ({"memories": ["a"]}, ValueError, "memories[0] must be an object, got 'a'"),
+        ({"conflicts": [{}]}, ValueError, "conflicts[0] lacks a, b, rule, evidence"),
+        ({"thresholds": None}, ValueError, "thresholds must be a list, got None"),
+        ({"thresholds": [0.6]}, ValueError, "thresholds must have 3 entries, got 1"),
+        ({"audit": {"energy": {}}}, ValueError, "audit lacks contributions, boundary"),
+        ({"audit": 5}, ValueError, "audit must be an object, got 5"),
     ],
     ids=str,
 )
@@ -453,6 +483,58 @@ def test_what_is_no_output_line_is_refused(gate, change, error, message):
     assert message in str(raised.value)
 
 
+def paths(value, path=()):
+    """The way to every key and every entry within a line."""
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from paths(inner, (*path, key))
+
+
+def test_whatever_the_schema_refuses_for_its_form_is_refused(gate):
+    """Each key left out, each value of another type, a key more in each object: a ValueError, never another one."""
+    texts = [Memory("The shop is open.", id="a"), Memory("The shop is not open.", id="b")]
+    line = json.loads(json.dumps(gate.decide("Is the shop open?", texts).to_dict()))
+    assert line["conflicts"]
+    assert line["audit"]
+    tried = 0
+    for path in list(paths(line)):
+        for change in ("remove", "add", None, 5, "x", [], {}, True):
+            altered = json.loads(json.dumps(line))
+            inner = altered
+            for key in path[:-1]:
+                inner = inner[key]
+            if change == "remove":
+                del inner[path[-1]]
+            elif change == "add":
+                if not isinstance(inner, dict):
+                    continue
+                inner["surplus"] = 1
+            else:
+                inner[path[-1]] = change
+            errors = [error.validator for error in SCHEMA.iter_errors(altered)]
+            if not set(errors) & {"type", "required", "additionalProperties", "minItems", "const"}:
+                continue
+            with pytest.raises(ValueError, match=r"must|lacks|unknown"):
+                DecisionRecord.from_dict(altered)
+            tried += 1
+    assert tried > 300
+
+
+def test_a_whole_number_may_be_written_with_a_point_and_a_number_without(gate):
+    line = gate.decide("Is tea hot?", ["Tea is hot."]).to_dict()
+    again = DecisionRecord.from_dict({**line, "status": float(line["status"]), "conflict_count": 0.0, "risk": 1})
+    assert (type(again.status), type(again.conflict_count), type(again.risk)) == (int, int, float)
+
+
+def test_only_a_genuine_error_line_is_one(gate):
+    with pytest.raises(NoDecisionError, match="line 7 could not be decided: bad"):
+        DecisionRecord.from_dict(error_line(7, "bad"))
+    for damaged in ({"line": None}, {"error": 5}, {"schema_version": 2}, {"action": "active"}):
+        with pytest.raises(ValueError, match=r".") as raised:
+            DecisionRecord.from_dict({**error_line(7, "bad"), **damaged})
+        assert not isinstance(raised.value, NoDecisionError)
+
+
 def test_missing_fields_and_other_things_are_refused(gate):
     line = gate.decide("Is tea hot?", ["Tea is hot."]).to_dict()
     del line["gain"], line["norm"]
@@ -460,6 +542,24 @@ def test_missing_fields_and_other_things_are_refused(gate):
         DecisionRecord.from_dict(line)
     with pytest.raises(TypeError, match="an output line must be an object, got list"):
         DecisionRecord.from_dict([])
+
+
+def test_the_line_tells_other_policies_and_guards_apart(encoder):
+    policy = RiskPolicy(0.2, {"Law": 0.8}, {"money": KeywordTier(0.5, ("loan",))})
+    same = RiskPolicy(0.2, {"Law": 0.8}, {"money": KeywordTier(0.5, ("loan",))})
+    others = [
+        RiskPolicy(0.3, policy.categories, policy.keywords),
+        RiskPolicy(0.2, {"Law": 0.9}, policy.keywords),
+        RiskPolicy(0.2, policy.categories, {"money": KeywordTier(0.6, ("loan",))}),
+        RiskPolicy(0.2, policy.categories, {"money": KeywordTier(0.5, ("loan", "debt"))}),
+    ]
+    assert re.fullmatch("[0-9a-f]{8}", policy.fingerprint)
+    assert same.fingerprint == policy.fingerprint
+    assert len({p.fingerprint for p in (policy, *others)}) == 5
+    gate = MemoryGate(encoder, detector="literal", risk_policy=policy, require_relevant=False)
+    found = gate.decide("Is tea hot?", ["Tea is hot."])
+    assert found.detector.split("@")[0] == "literal"
+    assert (found.risk_policy, found.require_relevant) == (policy.fingerprint, False)
 
 
 @pytest.mark.parametrize("error", [ValueError("risk must be in [0, 1], got 2"), ValueError(), "unreadable"])

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl_torch.data import read_text
-from mdl_torch.risk import KeywordTier, RiskPolicy, tier
+from mdl_torch.risk import HIGH_RISK, KeywordTier, RiskPolicy, reaches, tier
 
 POLICY = RiskPolicy.default()
 DATA = Path(os.environ.get("MDL_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -51,9 +51,7 @@ def test_every_category_of_the_data_is_known():
         pytest.skip(f"no TruthfulQA.csv in {DATA}")
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    values = [
-        a.value for a in POLICY.assess_batch([r["Question"] for r in rows], categories=[r["Category"] for r in rows])
-    ]
+    values = [POLICY.assess(r["Question"], category=r["Category"]).value for r in rows]
     assert values.count(0.85) == sum(r["Category"] in ("Health", "Law", "Finance") for r in rows) > 0
 
 
@@ -263,41 +261,17 @@ def test_tier_survives_float32():
     assert tier(float(torch.tensor(0.45))) == "medium"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_tensor_of_risks_reaches_the_tier_that_each_has(dtype):
+    risks = torch.tensor([0.0, 0.45, 0.699, 0.6999989, 0.6999999, 0.7, 0.85, 1.0], dtype=dtype)
+    assert reaches(risks, HIGH_RISK).tolist() == [False] * 4 + [True] * 4
+    assert [tier(a) == "high" for a in risks.tolist()] == [False] * 4 + [True] * 4
+
+
 @pytest.mark.parametrize("risk", [float("nan"), 1.1])
 def test_tier_of_no_risk_is_refused(risk):
     with pytest.raises(ValueError, match="risk must be in"):
         tier(risk)
-
-
-# --- batches
-
-
-def test_batch_equals_one_by_one():
-    queries = ["Is the loan safe?", "Is it raining?", None]
-    for categories in (None, "law", ["Health", None, "Fiction"]):
-        for risks in (None, 0.4, [None, 0.1, 1], np.array([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.25, 0.0])):
-            each_category = [categories] * 3 if categories is None or isinstance(categories, str) else categories
-            each_risk = (
-                [risks] * 3
-                if risks is None or isinstance(risks, float)
-                else [r if r is None else float(r) for r in risks]
-            )
-            expected = [
-                POLICY.assess(q, category=c, risk=r) for q, c, r in zip(queries, each_category, each_risk, strict=True)
-            ]
-            assert POLICY.assess_batch(queries, categories=categories, risks=risks) == expected
-    assert POLICY.assess_batch([]) == []
-
-
-def test_batch_errors_name_the_argument_or_the_index():
-    with pytest.raises(ValueError, match=r"risks must be as many as queries \(2\), got 1"):
-        POLICY.assess_batch(["a", "b"], risks=[0.1])
-    with pytest.raises(ValueError, match=r"query 1: risk must be in \[0, 1\], got 2"):
-        POLICY.assess_batch(["a", "b"], risks=[0.1, 2])
-    with pytest.raises(TypeError, match="queries must be a sequence of strings, got one string"):
-        POLICY.assess_batch("ab")
-    with pytest.raises(TypeError, match="risks must be one value, or a sequence"):
-        POLICY.assess_batch(["a"], risks="0.5")
 
 
 # --- a policy of one's own

@@ -89,11 +89,7 @@ def test_memories_are_texts_and_objects_short_and_long():
 
 def test_every_way_to_a_risk_occurs():
     policy = RiskPolicy.default()
-    assessed = policy.assess_batch(
-        [r["query"] for r in RECORDS],
-        categories=[r.get("category") for r in RECORDS],
-        risks=[r.get("risk") for r in RECORDS],
-    )
+    assessed = [policy.assess(r["query"], category=r.get("category"), risk=r.get("risk")) for r in RECORDS]
     ways = Counter(a.rule.partition(":")[0] for a in assessed)
     assert set(ways) == {"explicit", "category", "keyword", "default"}
     assert min(ways.values()) >= 8

@@ -15,10 +15,12 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl_torch import MemoryGate
+from mdl_torch import score as score_module
 from mdl_torch.calibration import Calibration
 from mdl_torch.data import read_text, resource
 from mdl_torch.encoder import SentenceEncoder
@@ -315,6 +317,51 @@ def test_a_batch_that_fails_as_a_whole_is_taken_apart(run: Callable[..., Any], e
     assert summary.errors == 1
 
 
+class Broken(MemoryGate):
+    """The real gate, of which a part fails with an error of ``kind`` on lines that say poison, or on all."""
+
+    kind: type[Exception] = AttributeError
+    everywhere = False
+
+    def records(self, retrievals: Any, **options: Any) -> Any:
+        if self.everywhere or any(r.query == "poison" for r in retrievals):
+            raise self.kind("detector has no attribute 'conflcts'")
+        return super().records(retrievals, **options)
+
+
+def broken(encoder: SentenceEncoder, kind: type[Exception], *, everywhere: bool = False) -> Broken:
+    gate = Broken(encoder)
+    gate.kind, gate.everywhere = kind, everywhere
+    return gate
+
+
+@pytest.mark.parametrize("kind", [AttributeError, KeyError, IndexError, AssertionError, OSError, ImportError])
+def test_a_programming_error_ends_the_run_with_its_message(
+    run: Callable[..., Any], encoder: SentenceEncoder, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="has no attribute 'conflcts'"):
+        run(GOOD, GOOD.replace(b"What is tea?", b"poison"), gate=broken(encoder, kind))
+
+
+@pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError, RuntimeError, ValueError, TypeError])
+def test_what_a_line_can_cause_stays_with_the_line(
+    run: Callable[..., Any], encoder: SentenceEncoder, kind: type[Exception]
+) -> None:
+    lines, _ = run(GOOD, GOOD.replace(b"What is tea?", b"poison"), GOOD, gate=broken(encoder, kind))
+    message = f"{kind.__name__}: detector has no attribute 'conflcts'"
+    assert [line.get("error") for line in lines] == [None, message, None]
+
+
+def test_a_first_batch_that_fails_alike_with_a_runtime_error_ends_the_run(
+    run: Callable[..., Any], encoder: SentenceEncoder
+) -> None:
+    gate = broken(encoder, RuntimeError, everywhere=True)
+    with pytest.raises(RuntimeError, match=r"^detector has no"):
+        run(GOOD, b"bad", GOOD, gate=gate)
+    assert run(GOOD, gate=gate)[1].errors == 1, "one line alone may be at fault"
+    assert run(GOOD, GOOD, gate=broken(encoder, MemoryError, everywhere=True))[1].errors == 2
+
+
 def test_audits_can_be_left_out(run: Callable[..., Any]) -> None:
     assert run(READY, audits=False)[0][0]["audit"] is None
     assert run(READY)[0][0]["audit"] is not None
@@ -388,6 +435,32 @@ def test_a_stored_decision_that_cannot_be_found_is_explained(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         find_decision(decided, **wanted)
+
+
+def test_a_mistyped_id_reads_the_file_once(decided: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    enter = score_module._Source.__enter__
+    monkeypatch.setattr(score_module._Source, "__enter__", lambda self: opened.append(self.name) or enter(self))
+    with pytest.raises(ValueError, match="did you mean 'good'"):
+        find_decision(decided, id="goood")
+    assert opened == [str(decided)]
+    monkeypatch.setattr(score_module, "MAX_HINTS", 0)
+    with pytest.raises(ValueError, match=r"has no line with id 'goood'$"):
+        find_decision(decided, id="goood")
+
+
+def test_standard_input_gives_no_hint(decided: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with decided.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        with pytest.raises(ValueError, match=r"- has no line with id 'goood'$"):
+            find_decision("-", id="goood")
+
+
+def test_an_id_with_escapes_is_hinted_at(tmp_path: Path) -> None:
+    for line, id in ((b'{"id": "a\\u00e9\\"b"}', 'aé"b'), (b'{"id":"good"}', "good")):
+        (tmp_path / "out.jsonl").write_bytes(line)
+        with pytest.raises(ValueError, match=re.escape(f"did you mean {id!r}?")):
+            find_decision(tmp_path / "out.jsonl", id=id + "x")
 
 
 def test_the_source_of_a_decision_is_the_line_of_its_id(decided: Path) -> None:

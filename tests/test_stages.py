@@ -23,6 +23,7 @@ from mdl_torch.fusion import MetaFusion, risk_gain
 from mdl_torch.head import ConfidenceHead, confidence, consistency
 from mdl_torch.outputs import INVALID
 from mdl_torch.policy import ActionPolicy, guard
+from mdl_torch.risk import tier
 from mdl_torch.stage import Stage, check_tensors, compute_dtype, no_autocast
 from mdl_torch.subspace import SubspaceProjection, projectors, seeded_basis, subspace_weights
 
@@ -198,6 +199,16 @@ def test_actions_at_and_around_the_thresholds(dtype, thresholds):
     assert policy(at).dtype == torch.int8
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_compared_in_float32(dtype):
+    """The half next to 0.2 lies below it (0.19995), that next to 0.6 above or below: each as in float32."""
+    values = torch.tensor([0.6, 0.4, 0.2], dtype=dtype)
+    values = torch.cat([values, values.nextafter(torch.ones_like(values)), values.nextafter(torch.zeros_like(values))])
+    assert torch.equal(ActionPolicy()(values), ActionPolicy()(values.float()))
+    if dtype == torch.float16:
+        assert ActionPolicy()(values)[2] == Action.OPT_OUT
+
+
 @settings(max_examples=50)
 @given(config=configs(), value=st.floats(-1, 1.2))
 def test_policy_is_the_oracles(config, value):
@@ -251,9 +262,11 @@ def test_guard_never_raises_trust(bits, risk, require):
 def test_guard_at_the_tier_in_float32():
     """0.70 is in the top tier also where it was rounded to float32."""
     d = decisions(0.7)
-    rounded = type(d)(**{**vars(d), "risk": d.risk.float()})
     status = torch.full((4,), int(IRRELEVANT), dtype=torch.int32)
-    assert guard(rounded, status, require_relevant=True).action.tolist() == [3] * 4
+    for risk in (d.risk.float(), d.risk - 1e-7):
+        near = type(d)(**{**vars(d), "risk": risk})
+        assert tier(risk[0].item()) == "high"
+        assert guard(near, status, require_relevant=True).action.tolist() == [3] * 4
 
 
 def test_guard_keeps_the_bits_of_the_decision():
@@ -339,3 +352,9 @@ def test_actions_and_bits_are_pinned():
         "ZERO_VECTOR": 16,
     }
     assert int(INVALID) == 3
+
+
+def test_package_data_is_opened_in_one_place(project_root):
+    package = project_root / "mdl_torch"
+    sources = {path.relative_to(project_root).as_posix(): path.read_text("utf-8") for path in package.rglob("*.py")}
+    assert [name for name, text in sources.items() if "importlib.resources" in text] == ["mdl_torch/data/__init__.py"]

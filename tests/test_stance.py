@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from mdl_torch import stance
 from mdl_torch.benchmarks.conflicts import Pair, measure, read_pairs, render, run, tradeoff
 from mdl_torch.lexicon import FIRST_NUMBER, Kind, Lexicon, english, stem
-from mdl_torch.reading import Reading, read
+from mdl_torch.reading import MAX_CHARACTERS, Reading, read
 from mdl_torch.stance import (
     MAX_WORDS,
     ConflictDetector,
@@ -25,6 +26,7 @@ from mdl_torch.stance import (
     LexicalConflictDetector,
     LiteralConflictDetector,
     StanceFeatures,
+    TextFeatures,
     detector,
 )
 
@@ -235,6 +237,75 @@ def test_mistakes_in_a_lexicon_are_named(tmp_path: Path) -> None:
         Lexicon.from_folder(tmp_path, "fr")
 
 
+def test_an_answer_without_a_comma_is_one_of_the_plain_ones(lexical: LexicalConflictDetector) -> None:
+    polarity = lexical.features(["No it is not.", "Yes they are.", "Wrong the sky is.", "No dogs bark."]).polarity
+    assert polarity.tolist() == [-1, 1, 0, 0]
+    cues = {"language": "de", "yes": ["ja"], "no": ["nein", "falsch"], "answer_followers": ["es"]}
+    german = LexicalConflictDetector(Lexicon({**cues, "plain_answers": ["ja", "nein"]}))
+    assert german.features(["Ja es geht", "Nein es ist", "Falsch es ist"]).polarity.tolist() == [1, -1, 0]
+
+
+def test_a_lexicon_is_known_by_its_words() -> None:
+    cues = {"language": "en", "negators": ["not"]}
+    axes = [(["hot"], ["cold"])]
+    same = {Lexicon(cues, axes).fingerprint, Lexicon(dict(cues), iter(axes)).fingerprint}
+    others = {
+        Lexicon(cues).fingerprint,
+        Lexicon({**cues, "negators": ["not", "never"]}, axes).fingerprint,
+        Lexicon(cues, axes, {"ran": "run"}).fingerprint,
+        Lexicon(cues, axes, None, {"de": ["ist"]}).fingerprint,
+        Lexicon(cues, axes, stemmer=str.lower).fingerprint,
+    }
+    assert len(same) == 1
+    assert len(same | others) == 6
+    assert Lexicon.from_folder(DATA).fingerprint == english().fingerprint
+
+
+# Identity -------------------------------------------------------------------------------------------------------------
+
+
+class Model(LexicalConflictDetector):
+    """A detector with weights and a setting of its own."""
+
+    def __init__(self, weight: float = 1.0, threshold: float = 0.5) -> None:
+        super().__init__()
+        self.score = nn.Linear(1, 1, dtype=torch.bfloat16)
+        nn.init.constant_(self.score.weight, weight)
+        nn.init.zeros_(self.score.bias)
+        self.threshold = threshold
+
+
+def test_an_identity_is_a_name_and_a_digest_of_all_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, digest = LexicalConflictDetector().identity.partition("@")
+    assert name == "lexical"
+    assert len(digest) == 8
+    assert int(digest, 16) >= 0
+    assert LexicalConflictDetector().identity == detector("lexical").identity
+    assert Model().identity == Model().identity
+    distinct = [
+        LexicalConflictDetector(),
+        LiteralConflictDetector(),
+        LexicalConflictDetector(shared_content=0.55),
+        LexicalConflictDetector(shared_of_longer=0.55),
+        LexicalConflictDetector(shared_focus=0.55),
+        LexicalConflictDetector(shared_superlative=0.55),
+        LexicalConflictDetector(Lexicon({"language": "en", "negators": ["not"]})),
+        Model(),
+        Model(weight=2.0),
+        Model(threshold=0.6),
+    ]
+    assert len({judge.identity for judge in distinct}) == len(distinct)
+    before = LexicalConflictDetector().identity
+    monkeypatch.setattr(LexicalConflictDetector, "version", 2)
+    assert LexicalConflictDetector().identity != before
+
+
+def test_an_identity_does_not_change_with_use(lexical: LexicalConflictDetector) -> None:
+    before = lexical.identity
+    lexical.features(["A word that was never seen: qwertyuiop."])
+    assert lexical.eval().identity == before == lexical.train().identity
+
+
 # Language -------------------------------------------------------------------------------------------------------------
 
 
@@ -295,6 +366,23 @@ def test_evidence_agrees_with_the_tensors(judge: ConflictDetector, a: str, b: st
     if found is not None:
         assert found.rule == judge.rules[fired - 1]
         assert found.a or found.b
+
+
+@both
+def test_with_a_known_rule_evidence_is_the_same_and_costs_no_test(judge: ConflictDetector) -> None:
+    class Blind(type(judge)):  # type: ignore[misc]
+        def features(self, texts: object) -> StanceFeatures:
+            raise AssertionError("the rule was known")
+
+    blind, found = Blind(), set()
+    for _, _, a, b in CASES:
+        expected = judge.evidence(a, b)
+        if expected is not None:
+            assert blind.evidence(a, b, expected.rule) == expected
+            found.add(expected.rule)
+    assert found == set(judge.rules)
+    with pytest.raises(ValueError, match="unknown rule 'negaton'; did you mean 'negation'"):
+        judge.evidence("It is hot.", "It is not hot.", "negaton")
 
 
 @given(a=SENTENCES, b=SENTENCES)
@@ -420,6 +508,27 @@ def test_features_join_and_move(lexical: LexicalConflictDetector) -> None:
     assert StanceFeatures.cat([features[None], StanceFeatures.empty((1, 4))], dim=1).shape == (1, 8)
     with pytest.raises(ValueError, match="dim >= 0"):
         StanceFeatures.cat([features], dim=-1)
+    bare = TextFeatures(supported=features.supported, cut=features.cut)
+    with pytest.raises(TypeError, match="parts: expected StanceFeatures, got TextFeatures"):
+        StanceFeatures.cat([features, bare])  # type: ignore[list-item]
+    assert TextFeatures.cat([bare, bare[:1]]).shape == (5,)
+
+
+def test_the_features_of_the_empty_text_are_padding(lexical: LexicalConflictDetector) -> None:
+    empty, padding = lexical.features([""]), StanceFeatures.empty((1,))
+    for field in fields(StanceFeatures):
+        assert torch.equal(getattr(empty, field.name), getattr(padding, field.name)), field.name
+        assert getattr(empty, field.name).dtype == getattr(padding, field.name).dtype
+
+
+def test_texts_that_are_read_in_part_are_said(lexical: LexicalConflictDetector) -> None:
+    words = [f"item{n}x" for n in range(MAX_WORDS + 1)]
+    fits, over = " ".join(words[:-1]), " ".join(words)
+    again, blank = f"{fits} {fits}, and it is not {fits}", fits + " " * MAX_CHARACTERS
+    far = "word " * MAX_CHARACTERS
+    assert lexical.features([fits, over, again, blank, far, "", "The lamp is lit."]).cut.tolist() == [
+        *(False, True, False, False, True, False, False)
+    ]
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------
@@ -502,6 +611,32 @@ def test_the_benchmark_counts_by_kind() -> None:
     assert set(report.rates) == {"lexical", "literal"}
     assert set(json.loads(json.dumps(report.to_dict()))["kinds"][0]) == {"source", "kind", "conflict", "rate", "n"}
     assert [(p.shared_content, p.conflict_rate, p.other_rate) for p in tradeoff(PAIRS, [0.5])] == [(0.5, 0.5, 0.0)]
+
+
+def test_the_curve_reads_each_text_once_and_its_thresholds_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    original = LexicalConflictDetector.features
+
+    def features(self: LexicalConflictDetector, texts: list[str]) -> StanceFeatures:
+        calls.append(len(texts))
+        return original(self, texts)
+
+    monkeypatch.setattr(LexicalConflictDetector, "features", features)
+    pair = Pair("mine", "far", "The shop in Rome is open on Sundays.", "The shop of Anna is not open late.", True)
+    curve = tradeoff([pair], [0.1, 0.9])
+    assert [point.conflict_rate for point in curve] == [1.0, 0.0]
+    assert calls == [1, 1]
+
+
+def test_a_detector_that_is_added_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mine(LiteralConflictDetector):
+        name = "mine"
+
+    monkeypatch.setitem(stance.DETECTORS, "mine", Mine)
+    report = run(PAIRS, "mine")
+    assert isinstance(detector("mine"), Mine)
+    assert list(report.rates) == ["lexical", "literal", "mine"]
+    assert report.kinds == report.rates["mine"] == report.rates["literal"]
 
 
 def test_the_benchmark_prints_both_detectors() -> None:

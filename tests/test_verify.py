@@ -20,6 +20,7 @@ from mdl_torch.data import read_text
 from mdl_torch.encoder import SentenceEncoder
 from mdl_torch.records import DecisionRecord
 from mdl_torch.retrieval import Memory, ReadySignals, Retrieval
+from mdl_torch.risk import RiskPolicy
 from mdl_torch.verify import TOLERANCE, Verification, verify
 
 unit = st.floats(0, 1, allow_nan=False)
@@ -55,7 +56,7 @@ def test_the_sample_comes_out_again_with_and_without_its_source(
     for source, line in sample:
         assert verified(line, gate).outcome == "verified", line["id"]
         assert verified(line, gate, source).outcome == "verified", line["id"]
-        assert verify(gate.records([source])[0], gate).outcome == "verified", "unrounded, as the gate hands it out"
+        assert verify(gate.records([source])[0], gate).outcome == "verified", "as the gate hands it out"
 
 
 @settings(max_examples=60)
@@ -193,9 +194,17 @@ def test_a_changed_field_is_named(gate: MemoryGate, field: str, value: Any, foun
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("preset", "custom"), ("basis", "00000000"), ("calibration", "exact-range")]
+    ("field", "value"),
+    [
+        ("preset", "custom"),
+        ("basis", "00000000"),
+        ("calibration", "exact-range"),
+        ("detector", "literal@00000000"),
+        ("risk_policy", "00000000"),
+        ("require_relevant", False),
+    ],
 )
-def test_another_layer_is_no_judge(gate: MemoryGate, field: str, value: str) -> None:
+def test_another_gate_is_no_judge(gate: MemoryGate, field: str, value: str) -> None:
     line = stored(gate.decide("What is tea?", ["Tea is a drink."], risk=0.3))
     checked = verified({**line, field: value}, gate)
     assert checked.outcome == "not_verifiable"
@@ -229,7 +238,41 @@ def test_require_relevant_of_the_gate_counts(gate: MemoryGate) -> None:
     line = stored(lenient.records([source])[0])
     assert verified(line, lenient).outcome == "verified"
     assert line["action"] in ("active", "supp")
-    assert "action" in fields(verified(line, MemoryGate(gate.encoder)))
+    strict = verified(line, MemoryGate(gate.encoder))
+    assert strict.outcome == "not_verifiable"
+    assert strict.obstacles == ("require_relevant is False in the line, True in this gate",)
+    claimed = verified({**line, "require_relevant": True}, MemoryGate(gate.encoder))
+    assert "action" in fields(claimed), "a strict gate does not decide so"
+
+
+def test_a_line_of_another_policy_or_detector_does_not_come_out_as_different(gate: MemoryGate) -> None:
+    source = Retrieval.parse({"id": "x", "query": "What dosage is safe?", "memories": ["The dosage is safe."]})
+    others = [
+        MemoryGate(gate.encoder, layer=gate.layer, risk_policy=RiskPolicy(0.9)),
+        MemoryGate(gate.encoder, detector="literal"),
+    ]
+    here = [gate, MemoryGate(gate.encoder)]
+    for other, mine, name in zip(others, here, ("risk_policy", "detector"), strict=True):
+        line = stored(other.records([source])[0])
+        assert verified(line, other, source).outcome == "verified"
+        checked = verified(line, mine, source)
+        assert (checked.outcome, checked.scope) == ("not_verifiable", "line")
+        assert [obstacle.split(" is ")[0] for obstacle in checked.obstacles] == [name]
+
+
+def test_the_outcome_says_what_was_checked(gate: MemoryGate) -> None:
+    source = Retrieval.parse({"id": "x", "query": "What is tea?", "memories": ["Tea is a drink."], "risk": 0.3})
+    line = stored(gate.records([source])[0])
+    assert verified(line, gate).to_dict()["scope"] == "line"
+    assert verified(line, gate, source).to_dict()["scope"] == "line_and_source"
+
+
+@pytest.mark.parametrize("change", [{"norm": 1e308}, {"relevance": 1e308}, {"gain": -1e308}, {"conflict_count": 9**9}])
+def test_far_fetched_numbers_differ_and_break_nothing(gate: MemoryGate, change: dict[str, Any]) -> None:
+    line = stored(gate.decide("What is tea?", ["Tea is a drink.", "Tea is drunk hot."], risk=0.3))
+    checked = verified({**line, **change}, gate)
+    assert checked.outcome == "differs"
+    json.dumps(checked.to_dict(), allow_nan=False)
 
 
 def test_an_action_on_the_threshold_may_be_that_of_either_side() -> None:
@@ -251,7 +294,7 @@ def test_numbers_must_be_numbers(gate: MemoryGate) -> None:
     for path, _ in list(numbers(line)):
         if path[0] in ("schema_version",):
             continue
-        with pytest.raises((TypeError, ValueError), match="number"):
+        with pytest.raises(ValueError, match="number"):
             verified(changed(line, path, "0.5"), gate)
 
 

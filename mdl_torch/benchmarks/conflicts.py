@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mdl_torch.stance import ConflictDetector, LexicalConflictDetector, detector
+from mdl_torch.stance import DETECTORS, ConflictDetector, LexicalConflictDetector, TextFeatures, detector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
 
-DETECTORS = ("lexical", "literal")
 THRESHOLDS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Values of ``shared_content`` on the trade-off curve."""
 
@@ -104,10 +103,7 @@ def measure(pairs: Sequence[Pair], judge: ConflictDetector) -> list[KindRate]:
         >>> measure(pairs, detector("lexical"))
         [KindRate(source='mine', kind='negation', conflict=True, rate=1.0, n=1)]
     """
-    fired: dict[tuple[str, str, bool], list[bool]] = {}
-    for pair, hit in zip(pairs, _fires(pairs, judge), strict=True):
-        fired.setdefault((pair.source, pair.kind, pair.conflict), []).append(hit)
-    return [KindRate(*key, rate=sum(hits) / len(hits), n=len(hits)) for key, hits in fired.items()]
+    return _rates(pairs, judge, *_features(pairs, judge))
 
 
 def tradeoff(pairs: Sequence[Pair], thresholds: Sequence[float] = THRESHOLDS) -> list[Tradeoff]:
@@ -115,16 +111,17 @@ def tradeoff(pairs: Sequence[Pair], thresholds: Sequence[float] = THRESHOLDS) ->
 
     A side without any kind counts as 0.
     """
+    left, right = _features(pairs, LexicalConflictDetector())  # they do not depend on the threshold
     curve = []
     for threshold in thresholds:
-        rates = measure(pairs, LexicalConflictDetector(shared_content=threshold))
+        rates = _rates(pairs, LexicalConflictDetector(shared_content=threshold), left, right)
         sides = [[kind.rate for kind in rates if kind.conflict is conflict] for conflict in (True, False)]
         curve.append(Tradeoff(threshold, *(sum(side) / len(side) if side else 0.0 for side in sides)))
     return curve
 
 
 def run(pairs: Sequence[Pair], name: str = "lexical") -> ConflictReport:
-    """Measures every detector and the trade-off curve.
+    """Measures every detector that goes by a name, and the trade-off curve.
 
     Args:
         pairs: labelled pairs.
@@ -175,12 +172,14 @@ def _pair(line: str, where: str) -> Pair:
     return Pair(**{field: values[field] for field in _FIELDS})
 
 
-def _fires(pairs: Sequence[Pair], judge: ConflictDetector) -> list[bool]:
-    left = judge.features([pair.a for pair in pairs])
-    right = judge.features([pair.b for pair in pairs])
-    codes = []
-    for start in range(0, len(pairs), _AT_ONCE):
-        chunk = slice(start, start + _AT_ONCE)
-        codes.append(judge.conflicts(left[chunk][:, None], right[chunk][:, None]).flatten())
-    fired: list[bool] = (torch.cat(codes) != 0).tolist()
-    return fired
+def _features(pairs: Sequence[Pair], judge: ConflictDetector) -> tuple[TextFeatures, TextFeatures]:
+    return judge.features([pair.a for pair in pairs]), judge.features([pair.b for pair in pairs])
+
+
+def _rates(pairs: Sequence[Pair], judge: ConflictDetector, left: TextFeatures, right: TextFeatures) -> list[KindRate]:
+    chunks = [slice(start, start + _AT_ONCE) for start in range(0, len(pairs), _AT_ONCE)]
+    codes = [judge.conflicts(left[chunk][:, None], right[chunk][:, None]).flatten() for chunk in chunks]
+    fired: dict[tuple[str, str, bool], list[bool]] = {}
+    for pair, hit in zip(pairs, (torch.cat(codes) != 0).tolist(), strict=True):
+        fired.setdefault((pair.source, pair.kind, pair.conflict), []).append(hit)
+    return [KindRate(*key, rate=sum(hits) / len(hits), n=len(hits)) for key, hits in fired.items()]
