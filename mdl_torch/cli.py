@@ -64,8 +64,8 @@ class GateOptions:
         encoder: Name or folder of a sentence-transformers model; all-MiniLM-L6-v2 if null.
         layer: A preset, a folder written by save_pretrained, or a repository of the hub.
         config: Values of the controller's configuration (Table 2), in place of a preset.
-        calibration: auto, reference, a calibration file, or null for the exact range. Thresholds of your own, in config,
-            keep the range of the reference calibration.
+        calibration: auto, reference, a calibration file, or null for the exact range. Thresholds
+            of your own, in config, keep the range of the reference calibration.
         detector: Conflict detector, lexical or literal.
         risk_policy: YAML file of a risk policy; the one of the package if null.
         require_relevant: Whether a store needs a relevant memory to be injected.

@@ -151,16 +151,32 @@ def test_every_public_module_has_an_entry():
     assert {m.__name__ for m in modules_of_the_package()} == {m.__name__ for m in CASES}
 
 
-@pytest.fixture(params=list(CASES), ids=lambda module: module.__name__)
+def every(applies: Callable[[Case], bool] = lambda case: True) -> dict[str, Any]:
+    """Arguments of a fixture that runs over the cases to which a rule applies."""
+    modules = [module for module, case in CASES.items() if applies(case)]
+    return {"params": modules, "ids": [module.__name__ for module in modules]}
+
+
+@pytest.fixture(**every())
 def case(request):
     return CASES[request.param]
 
 
-@pytest.fixture
-def float_case(case):
-    if not case.floats:
-        pytest.skip("takes no floating-point inputs")
-    return case
+@pytest.fixture(**every(lambda case: case.floats))
+def float_case(request):
+    return CASES[request.param]
+
+
+@pytest.fixture(**every(lambda case: case.promotes))
+def promoting_case(request):
+    """A module that decides, and so does not leave precision to its caller as the inner stages do."""
+    return CASES[request.param]
+
+
+@pytest.fixture(**every(lambda case: case.promotes or not case.floats))
+def sealed_case(request):
+    """A module that autocast cannot reach."""
+    return CASES[request.param]
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------
@@ -251,9 +267,8 @@ def test_float_dtypes_are_kept(float_case, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_computed_in_float32(case, dtype):
-    if not case.promotes:
-        pytest.skip("an inner stage: its caller promotes")
+def test_half_precision_is_computed_in_float32(promoting_case, dtype):
+    case = promoting_case
     inputs = case.inputs(Draw((5,), dtype=dtype))
     single = tree_map(lambda t: t.float() if t.is_floating_point() else t, inputs)
     same(case.build()(**inputs), case.build()(**single))
@@ -266,9 +281,8 @@ def test_casting_the_module_changes_nothing(case):
         same(case.build().to(cast)(**inputs), expected)
 
 
-def test_autocast_changes_nothing(case):
-    if not (case.promotes or not case.floats):
-        pytest.skip("an inner stage: its caller turns autocast off")
+def test_autocast_changes_nothing(sealed_case):
+    case = sealed_case
     inputs = case.inputs(Draw((5,), dtype=torch.float32))
     expected = case.build()(**inputs)
     with torch.autocast("cpu", dtype=torch.bfloat16):
