@@ -140,7 +140,7 @@ class Calibration:
         """
         try:
             return cls.from_dict(json.loads(Path(path).read_text("utf-8")))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} is not a calibration file: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:

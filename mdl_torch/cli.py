@@ -179,6 +179,8 @@ def _explain(options: Namespace) -> int:
     from mdl_torch.score import find_decision, find_source
     from mdl_torch.verify import verify
 
+    if options.id is not None and options.line is not None:
+        raise ValueError("--id and --line both choose a decision: give one of them")
     number, record = find_decision(options.file, id=options.id, line=options.line)
     source = find_source(options.source, record, number) if options.source else None
     checked = verify(record, _gate(options.gate), source) if options.verify else None
@@ -302,8 +304,13 @@ def _gate(options: Namespace) -> "MemoryGate":
 def _console(*, to_stderr: bool = False) -> "Console":
     from rich.console import Console
 
-    console = Console(stderr=to_stderr)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(stderr=to_stderr, width=PLAIN_WIDTH)
+    class PipedConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich would exit with 1; ``main`` ends quietly
+            raise BrokenPipeError
+
+    console = PipedConsole(stderr=to_stderr)
+    wide = console.is_terminal or "COLUMNS" in os.environ
+    return console if wide else PipedConsole(stderr=to_stderr, width=PLAIN_WIDTH)
 
 
 def _print_json(value: object) -> None:

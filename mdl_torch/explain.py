@@ -306,7 +306,7 @@ def _memories(record: DecisionRecord, source: Retrieval | None) -> RenderableTyp
 
 def _conflicts(record: DecisionRecord) -> Iterator[str]:
     for conflict in record.conflicts[:MOST_SHOWN]:
-        evidence = ", ".join(f"“{word}”" for word in conflict.evidence)
+        evidence = " / ".join(f"“{words}”" for words in conflict.evidence)
         yield f"- {conflict.a} against {conflict.b}: {conflict.rule}" + (f" ({evidence})" if evidence else "")
     rest = record.conflict_count - min(len(record.conflicts), MOST_SHOWN)
     if rest:

@@ -32,6 +32,7 @@ from mdl_torch.risk import RiskPolicy
 from mdl_torch.signals import PAIR_BLOCK, SignalExtractor
 from mdl_torch.stance import ConflictDetector, TextFeatures
 from mdl_torch.stance import detector as named_detector
+from mdl_torch.words import is_blank
 
 MAX_STORES = 1_024
 """Retrievals that are decided on in one batch of tensors."""
@@ -127,6 +128,9 @@ class MemoryGate:
         self.risk_policy = (
             RiskPolicy.default() if risk_policy is None else _expect("risk_policy", risk_policy, RiskPolicy)
         )
+        for name, value in (("require_relevant", require_relevant), ("validate_args", validate_args)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} must be a bool, got {value!r}")
         self.validate_args = validate_args
         self.embedding_gate = EmbeddingGate(
             self.layer, SignalExtractor(self.detector), require_relevant=require_relevant
@@ -372,9 +376,11 @@ class MemoryGate:
         for name, embedding in given:
             if embedding.shape[0] != d:
                 raise ValueError(f"{name} must have {d} numbers, as many as {first}, got {embedding.shape[0]}")
-        if self.validate_args and not torch.cat([embedding for _, embedding in given]).isfinite().all():
-            name = next(name for name, embedding in given if not embedding.isfinite().all())
-            raise ValueError(f"{name} must be finite, got NaN or infinity")
+        finite = torch.stack([embedding for _, embedding in given]).norm(dim=-1).isfinite()
+        if self.validate_args and not finite.all():
+            name, embedding = given[int(finite.long().argmin())]
+            kind = "a length beyond float32" if embedding.isfinite().all() else "NaN or infinity"
+            raise ValueError(f"{name} must be finite, got {kind}")
 
     def _embed(self, retrievals: Sequence[Retrieval]) -> Iterator[_Embedded]:
         """The embeddings of each retrieval, in order."""
@@ -385,6 +391,13 @@ class MemoryGate:
         for r in retrievals:
             query, cut = next(encoded_queries) if r.query_embedding is None else (r.query_embedding, False)
             store = [next(encoded_texts) if m.embedding is None else (m.embedding, False) for m in r.memories]
+            # All blank texts have the one embedding of an encoder's special tokens: they would agree with each other.
+            if r.query_embedding is None and is_blank(r.query or ""):
+                query = torch.zeros_like(query)
+            store = [
+                (torch.zeros_like(row), was_cut) if m.embedding is None and is_blank(m.text or "") else (row, was_cut)
+                for m, (row, was_cut) in zip(r.memories, store, strict=True)
+            ]
             memories = torch.stack([row for row, _ in store]) if store else query.new_empty(0, len(query))
             yield _Embedded(query, memories, cut, tuple(cut for _, cut in store))
 

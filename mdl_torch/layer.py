@@ -72,6 +72,8 @@ class MemoryDecisionLayer(nn.Module):
 
     def __init__(self, config: MDLConfig | None = None, *, calibration: Calibration | None = None) -> None:
         super().__init__()
+        if config is not None and not isinstance(config, MDLConfig):
+            raise TypeError(f"config must be an MDLConfig, got {type(config).__name__}")
         self.config = config or MDLConfig()
         self.encoder = ValueEncoder(self.config)
         self.projection = SubspaceProjection(self.config)
@@ -278,7 +280,7 @@ class MemoryDecisionLayer(nn.Module):
             version, checksum = described["format"], described.pop("sha256")
             calibration = described["calibration"]
             config = described["config"]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise CheckpointError(f"{folder} is not a saved layer: {error!r}") from error
         if version != FORMAT:
             raise CheckpointError(f"{folder} has checkpoint format {version}, this version reads {FORMAT}")

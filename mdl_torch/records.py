@@ -70,7 +70,7 @@ class MemoryReading:
 
 @dataclass(frozen=True)
 class ConflictReading:
-    """Two memories in conflict, the rule that fired and the words that fired it."""
+    """Two memories in conflict, the rule that fired, and the words that fired it: those of a, then those of b."""
 
     a: str
     b: str
@@ -290,7 +290,7 @@ def conflicts_of(
         rules = [detector.rules[code - 1] for code in codes[pairs.unbind(-1)].tolist()]
         for (i, j), rule in zip(places[start + pairs].tolist(), rules, strict=True):
             found = detector.evidence(texts[i] or "", texts[j] or "", rule=rule)
-            listed.append((i, j, rule, (*found.a, *found.b) if found else ()))
+            listed.append((i, j, rule, (" ".join(found.a), " ".join(found.b)) if found else ()))
     return Conflicts(count, tuple(listed))
 
 

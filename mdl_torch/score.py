@@ -19,6 +19,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from mdl_torch.errors import CalibrationMismatchError
 from mdl_torch.outputs import Action
 from mdl_torch.records import DecisionRecord, error_line
@@ -526,10 +531,26 @@ class _Target:
         if _is_replaceable(path):
             self._partial = _partial(path)
             path = self._partial
-        self._out = self._closing.enter_context(path.open("wb"))
+        self._out = self._closing.enter_context(path.open("ab" if self._partial else "wb"))
+        if self._partial:
+            self._claim()
         if self.name.lower().endswith(".gz"):  # without name and time, so that equal decisions make equal files
             self._out = self._closing.enter_context(gzip.GzipFile("", "wb", fileobj=self._out, mtime=0))
         return self
+
+    def _claim(self) -> None:
+        """Keep a second run from writing the same file, then start afresh.
+
+        Raises:
+            ValueError: Another run is writing it.
+        """
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._out, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._closing.close()
+                raise ValueError(f"another run is writing {self.name}: wait for it, or name another file") from error
+        self._out.truncate(0)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -576,10 +597,14 @@ def _partial(path: Path) -> Path:
 
 
 def _refuse_overwriting(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    if "-" in (os.fspath(source), os.fspath(target)):
+    if os.fspath(target) == "-":
+        return
+    try:
+        read = os.fstat(sys.stdin.fileno()) if os.fspath(source) == "-" else Path(source).stat()
+    except (OSError, ValueError, AttributeError):  # a missing input is reported where it is opened
         return
     for written in (Path(target), _partial(Path(target))):
-        if written.is_file() and Path(source).is_file() and written.samefile(source):
+        if written.is_file() and os.path.samestat(written.stat(), read):
             raise ValueError(f"the output would overwrite the input {os.fspath(source)}")
 
 

@@ -63,3 +63,15 @@ def words(text: str) -> list[str]:
         ['the', 'lawn', 'non-toxic', 'paint', "doesn't", 'cost', '1,000.50']
     """
     return _WORD_WITHOUT_S.findall(normalise(text))
+
+
+def is_blank(text: str) -> bool:
+    r"""Whether a text says nothing: only white space, control, format and lost characters, or none at all.
+
+    Lost are lone surrogates and U+FFFD, which stands for what could not be decoded.
+
+    Example:
+        >>> is_blank(" \n\u200b"), is_blank("?")
+        (True, False)
+    """
+    return all(unicodedata.category(character)[0] in "CZ" or character == "\ufffd" for character in text)

@@ -388,3 +388,25 @@ def test_any_numbers_are_decided_and_never_trusted_where_they_are_none(lenient, 
     if not finite or not 0 <= seen <= 1:
         assert record.action is Action.OPT_OUT
     json.dumps(record.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("blank", ["", "   ", "\n\n", "\u200b", "\x00\x01", "\ud800"])
+def test_blank_texts_do_not_agree_with_each_other(gate, blank):
+    """An encoder gives all of them one embedding; that is no match."""
+    record = gate.decide(blank, [blank, " "], risk=0.2)
+    assert record.action >= Action.SILENT
+    assert record.relevance == 0
+    assert "zero_vector" in record.reasons
+    assert gate.decide("What is tea?", ["Tea is a drink.", blank], risk=0.2).memories[1].similarity == 0
+
+
+@pytest.mark.parametrize("name", ["require_relevant", "validate_args"])
+def test_switches_are_booleans(encoder, name):
+    with pytest.raises(TypeError, match=f"{name} must be a bool, got 'no'"):
+        MemoryGate.from_pretrained(encoder, **{name: "no"})
+
+
+def test_an_embedding_beyond_float32_is_named(gate):
+    retrieval = Retrieval.parse({"query_embedding": [1, 0], "memories": [{"embedding": [1e30, 0]}], "risk": 0.2})
+    with pytest.raises(ValueError, match=r"memories\[0\].embedding must be finite, got a length beyond float32"):
+        gate.records([retrieval])

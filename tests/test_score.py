@@ -8,6 +8,8 @@ import json
 import random
 import re
 import string
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -477,3 +479,31 @@ def _other(source: Path) -> Path:
     path = source.with_name("other.jsonl")
     path.write_bytes(READY)
     return path
+
+
+def test_standard_input_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"signals": {"relevance": 0.9, "reliability": 0.8, "risk": 0.2}}\n')
+    before = path.read_bytes()
+    with path.open("rb") as stdin:
+        command = [sys.executable, "-m", "mdl_torch", "score", "-", "-o", str(path)]
+        run = subprocess.run(command, stdin=stdin, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert "would overwrite the input" in run.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_second_run_on_the_same_output_is_refused(tmp_path: Path, gate: MemoryGate) -> None:
+    fcntl = pytest.importorskip("fcntl", reason="no file locks on this system")
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"signals": {"relevance": 0.9, "reliability": 0.8, "risk": 0.2}}\n')
+    partial = tmp_path / "out.jsonl.partial"
+    with partial.open("wb") as other:
+        other.write(b"of the other run\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another run is writing"):
+            score(source, target, gate)
+        assert partial.read_bytes() == b"of the other run\n"
+    assert score(source, target, gate).lines == 1
+    assert not partial.exists()

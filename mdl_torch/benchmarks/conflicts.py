@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import Console
+    from rich.text import Text
 
 THRESHOLDS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Values of ``shared_content`` on the trade-off curve."""
@@ -146,7 +147,7 @@ def render(report: ConflictReport, console: Console) -> None:
     for rows in zip(*report.rates.values(), strict=True):
         first = rows[0]
         rates = [f"{row.rate:.3f}" for row in rows]
-        kinds.add_row(first.source, first.kind, "yes" if first.conflict else "no", *rates, str(first.n))
+        kinds.add_row(_plain(first.source), _plain(first.kind), "yes" if first.conflict else "no", *rates, str(first.n))
     console.print(kinds)
 
     curve = Table(title="lexical: what more shared content costs (means over kinds)")
@@ -160,8 +161,10 @@ def render(report: ConflictReport, console: Console) -> None:
 def _pair(line: str, where: str) -> Pair:
     try:
         values = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: expected a JSON object, got {line.strip()[:40]!r} ({error.msg})") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(
+            f"{where}: expected a JSON object, got {line.strip()[:40]!r} ({getattr(error, 'msg', 'nested too deeply')})"
+        ) from None
     if not isinstance(values, dict):
         raise ValueError(f"{where}: expected a JSON object, got {type(values).__name__}")
     for field, kind in _FIELDS.items():
@@ -183,3 +186,10 @@ def _rates(pairs: Sequence[Pair], judge: ConflictDetector, left: TextFeatures, r
     for pair, hit in zip(pairs, (torch.cat(codes) != 0).tolist(), strict=True):
         fired.setdefault((pair.source, pair.kind, pair.conflict), []).append(hit)
     return [KindRate(*key, rate=sum(hits) / len(hits), n=len(hits)) for key, hits in fired.items()]
+
+
+def _plain(text: str) -> Text:
+    """Text of a file, without what a terminal or rich would take for a command."""
+    from rich.text import Text
+
+    return Text("".join(character for character in text if character.isprintable()))
