@@ -102,6 +102,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         command, options = _command(_parser().parse_args(arguments))
+        _check_switches(options)
     except (OSError, ValueError) as error:  # of a configuration file that is no text
         print(f"mdl: {_in_one_line(error)}", file=sys.stderr)
         return FAILED
@@ -429,6 +430,17 @@ def _command(options: Namespace) -> tuple[str, Namespace]:
         words.append(options.command)
         options = options[options.command]
     return " ".join(words), options
+
+
+def _check_switches(options: Namespace) -> None:
+    """Refuse what a configuration file says of a switch other than true or false; jsonargparse does not.
+
+    Raises:
+        ValueError: A switch is set to something else.
+    """
+    for name in ("table", "verify", "json", "debug"):
+        if name in options and not isinstance(options[name], bool):
+            raise ValueError(f"{name} must be true or false, got {options[name]!r}")
 
 
 class _HelpFormatter(DefaultHelpFormatter):

@@ -139,6 +139,7 @@ def test_what_does_not_exist_is_refused_with_the_nearest_name(
         ("gate: {encoder: [x", "config"),
         ("- a", "config"),
         ("batch_size: many", "batch_size"),
+        ("table: nope", "table must be true or false, got 'nope'"),
         ("\udcff\udcfe", "utf-8"),
     ],
 )
