@@ -386,18 +386,11 @@ class MemoryGate:
         """The embeddings of each retrieval, in order."""
         queries = [r.query or "" for r in retrievals if r.query_embedding is None]
         texts = [m.text or "" for r in retrievals for m in r.memories if m.embedding is None]
-        encoded_queries = _pairs(self.encoder.encode_queries(queries)) if queries else iter(())
-        encoded_texts = _pairs(self.encoder.encode_documents(texts)) if texts else iter(())
+        encoded_queries = _pairs(queries, self.encoder.encode_queries(queries)) if queries else iter(())
+        encoded_texts = _pairs(texts, self.encoder.encode_documents(texts)) if texts else iter(())
         for r in retrievals:
             query, cut = next(encoded_queries) if r.query_embedding is None else (r.query_embedding, False)
             store = [next(encoded_texts) if m.embedding is None else (m.embedding, False) for m in r.memories]
-            # All blank texts have the one embedding of an encoder's special tokens: they would agree with each other.
-            if r.query_embedding is None and is_blank(r.query or ""):
-                query = torch.zeros_like(query)
-            store = [
-                (torch.zeros_like(row), was_cut) if m.embedding is None and is_blank(m.text or "") else (row, was_cut)
-                for m, (row, was_cut) in zip(r.memories, store, strict=True)
-            ]
             memories = torch.stack([row for row, _ in store]) if store else query.new_empty(0, len(query))
             yield _Embedded(query, memories, cut, tuple(cut for _, cut in store))
 
@@ -603,8 +596,13 @@ def _has_text_to_encode(retrieval: Retrieval) -> bool:
 # ------------------------------------------------------------------------------------------------- tensors of stores
 
 
-def _pairs(encoded: Encoded) -> Iterator[tuple[Tensor, bool]]:
-    return zip(encoded.embeddings, encoded.truncated.tolist(), strict=True)
+def _pairs(texts: Sequence[str], encoded: Encoded) -> Iterator[tuple[Tensor, bool]]:
+    """Embedding and truncation of each text; zero for a blank one.
+
+    All blank texts have the one embedding of an encoder's special tokens: they would agree with each other.
+    """
+    for text, embedding, truncated in zip(texts, encoded.embeddings, encoded.truncated.tolist(), strict=True):
+        yield (torch.zeros_like(embedding) if is_blank(text) else embedding), truncated
 
 
 def _buckets(prepared: Sequence[_Prepared]) -> Iterator[list[_Prepared]]:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import settings
 
 from mdl_torch.encoder import SentenceEncoder
+from mdl_torch.gate import MemoryGate
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,6 +30,18 @@ def project_root() -> Path:
 def encoder() -> SentenceEncoder:
     """The real default encoder, loaded once. Tests that count what it computes make their own."""
     return SentenceEncoder.from_pretrained()
+
+
+@pytest.fixture(scope="session")
+def gate(encoder: SentenceEncoder) -> MemoryGate:
+    """The gate as users get it."""
+    return MemoryGate.from_pretrained(encoder)
+
+
+@pytest.fixture(scope="session")
+def lenient(encoder: SentenceEncoder) -> MemoryGate:
+    """The same, but bad values make a row Opt-Out instead of raising."""
+    return MemoryGate.from_pretrained(encoder, validate_args=False)
 
 
 @pytest.fixture(scope="session")

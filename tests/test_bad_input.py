@@ -19,16 +19,6 @@ QUERY, STORE = "When does the library open?", ["The library opens at nine.", "Th
 EAST = [1.0, 0.0]
 
 
-@pytest.fixture(scope="module")
-def gate(encoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder)
-
-
-@pytest.fixture(scope="module")
-def lenient(encoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder, validate_args=False)
-
-
 @pytest.fixture(autouse=True)
 def still_works(gate):
     """Whatever a test does to the gate, it decides afterwards as it did before."""

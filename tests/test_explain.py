@@ -13,7 +13,6 @@ from rich.console import Console, RenderableType
 from mdl_torch import Action, MemoryGate
 from mdl_torch.config import CHANNELS
 from mdl_torch.data import read_text
-from mdl_torch.encoder import SentenceEncoder
 from mdl_torch.explain import IN_WORDS, ThresholdBar, card, decision_table, summary_table, verification_table
 from mdl_torch.records import REASONS, DecisionRecord
 from mdl_torch.retrieval import ReadySignals, Retrieval
@@ -21,11 +20,6 @@ from mdl_torch.score import Summary
 from mdl_torch.verify import verify
 
 CLAIMS = ["Opened software can be returned.", "Opened software can't be returned."]
-
-
-@pytest.fixture(scope="module")
-def gate(encoder: SentenceEncoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder)
 
 
 @pytest.fixture(scope="module")

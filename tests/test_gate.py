@@ -35,11 +35,6 @@ NOWHERE = "nobody/no-such-model"
 
 
 @pytest.fixture(scope="module")
-def gate(encoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder)
-
-
-@pytest.fixture(scope="module")
 def retrievals(shared_data) -> list[Retrieval]:
     """The sample, and every tenth TruthfulQA store where the file is there."""
     try:

@@ -34,16 +34,6 @@ NAN, INF = float("nan"), float("inf")
 
 
 @pytest.fixture(scope="module")
-def gate(encoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder)
-
-
-@pytest.fixture(scope="module")
-def lenient(encoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder, validate_args=False)
-
-
-@pytest.fixture(scope="module")
 def bare() -> MemoryGate:
     """Without a calibration and without a model: for ready embeddings."""
     return MemoryGate("nobody/no-such-model", validate_args=False)

@@ -48,11 +48,6 @@ GOOD = b'{"id": "good", "query": "What is tea?", "memories": ["Tea is a drink.",
 READY = b'{"signals": {"relevance": 0.9, "reliability": 0.8, "risk": 0.2}}'
 
 
-@pytest.fixture(scope="module")
-def gate(encoder: SentenceEncoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder)
-
-
 def no_constant(name: str) -> Any:
     raise AssertionError(f"{name} is no JSON")
 

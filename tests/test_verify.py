@@ -17,18 +17,12 @@ from hypothesis import strategies as st
 from mdl_torch import Action, MDLConfig, MemoryDecisionLayer, MemoryGate
 from mdl_torch.calibration import Calibration
 from mdl_torch.data import read_text
-from mdl_torch.encoder import SentenceEncoder
 from mdl_torch.records import DecisionRecord
 from mdl_torch.retrieval import Memory, ReadySignals, Retrieval
 from mdl_torch.risk import RiskPolicy
 from mdl_torch.verify import TOLERANCE, Verification, verify
 
 unit = st.floats(0, 1, allow_nan=False)
-
-
-@pytest.fixture(scope="module")
-def gate(encoder: SentenceEncoder) -> MemoryGate:
-    return MemoryGate.from_pretrained(encoder)
 
 
 @pytest.fixture(scope="module")
