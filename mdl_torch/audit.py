@@ -20,12 +20,14 @@ REFINE_STEPS, REFINEMENTS = 16, 5
 """The step in which a crossing lies is split in 16, five times over: to 1e-8."""
 
 ROWS_AT_ONCE = 64
-"""Rows that are searched at once: about 3 MB a tensor, so that they stay in the cache."""
+"""Rows that one basis searches at once: about 3 MB a tensor, so that they stay in the cache."""
 
 
 @dataclass(frozen=True)
 class Audit:
     """The white-box account of decisions; every field float64 (indices int64) on the device of the layer.
+
+    With several bases energies and contributions are means over them, and so add up to the mean of ‖v_meta‖² and to 1.
 
     Attributes:
         energy: ‖Π_k v_meta‖² for the relevance, reliability and risk subspace, ``(*, 3)``; adds up to ‖v_meta‖².
@@ -64,9 +66,11 @@ def audit(layer: MemoryDecisionLayer, relevance: Tensor, reliability: Tensor, ri
     point = torch.stack([t.detach().double() for t in (relevance, reliability, risk)], dim=-1)
     _, channels, meta, _ = layer.represent(*point.unbind(-1))
     pi = projectors(layer.projection.basis, layer.projection.dims)
-    energy = torch.einsum("...d,kde,...e->...k", meta, pi, meta)
+    energy = torch.einsum("...d,...kde,...e->...k", meta, pi, meta)
     z = channels.sum(dim=-2) + layer.fusion.bias
     contribution = (channels @ z.unsqueeze(-1)).squeeze(-1) / (z * z).sum(-1, keepdim=True).clamp_min(1e-300)
+    if layer.config.bases > 1:
+        energy, contribution = energy.mean(dim=-2), contribution.mean(dim=-2)
     gaps = layer(*point.unbind(-1)).gated_confidence.unsqueeze(-1) - layer.policy.thresholds
     boundary = gaps.abs().argmin(dim=-1)
     distance = gaps.gather(-1, boundary.unsqueeze(-1)).squeeze(-1)
@@ -96,7 +100,8 @@ def smallest_change(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor
         tensor([-0.4078, -0.2491,  0.3063], dtype=torch.float64)
     """
     columns = point.reshape(-1, 3), threshold.reshape(-1), above.reshape(-1)
-    blocks = zip(*(column.split(ROWS_AT_ONCE) for column in columns), strict=True)
+    rows = max(1, ROWS_AT_ONCE // layer.config.bases)
+    blocks = zip(*(column.split(rows) for column in columns), strict=True)
     return torch.cat([_search(layer, *block) for block in blocks]).reshape(point.shape)
 
 
@@ -128,7 +133,10 @@ def _search(layer: MemoryDecisionLayer, point: Tensor, threshold: Tensor, above:
 
 
 class _Channels(NamedTuple):
-    """v_wm ``(*, D)``, g_A ``(*, 1)``, and the projected vectors before modulation, W_k v_k, ``(*, D)`` each."""
+    """v_wm ``(*, D)``, g_A ``(*, 1)``, and the projected vectors before modulation, W_k v_k, ``(*, D)`` each.
+
+    With several bases they are ``(*, 1, D)``, ``(*, 1, 1)`` and ``(*, n, D)``.
+    """
 
     vector: Tensor
     gain: Tensor
@@ -139,7 +147,7 @@ class _Channels(NamedTuple):
 
 def _channels(layer: MemoryDecisionLayer, signals: Tensor) -> _Channels:
     """What each of the signals ``(*, 3)`` brings to the fusion on its own."""
-    vectors = layer.encode(*signals.unbind(-1))
+    vectors = layer.spread(layer.encode(*signals.unbind(-1)))
     gain = layer.fusion.gain(vectors[..., 2, :]).unsqueeze(-1)
     return _Channels(vectors[..., 0, :], gain, *layer.projection(vectors).unbind(-2))
 
@@ -152,5 +160,6 @@ def _confidence_along(layer: MemoryDecisionLayer, here: _Channels, moved: _Chann
         moved.gain * here.relevance + (here.reliability + moved.risk),
     )
     vectors = torch.broadcast_tensors(moved.vector, here.vector, here.vector)
-    meta = layer.fusion(torch.stack(z, dim=-2).unsqueeze(-2))  # one channel: their sum
-    return layer.head(torch.stack(vectors, dim=-2), meta).gated_confidence  # type: ignore[no-any-return]
+    signal = -2 if layer.config.bases == 1 else -3  # the axis of M, R and A, before that of the bases
+    meta = layer.fusion(torch.stack(z, dim=signal).unsqueeze(-2))  # one channel: their sum
+    return layer.averaged(layer.head(torch.stack(vectors, dim=signal), meta)).gated_confidence

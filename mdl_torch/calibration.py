@@ -36,9 +36,9 @@ class Calibration:
 
     Attributes:
         name: Short name in outputs.
-        norm_range: (n_min, n_max) of ‖v_meta‖.
+        norm_range: (n_min, n_max) of ‖v_meta‖; None keeps the exact range.
         thresholds: (θ0, θ1, θ2).
-        range_method: ``minmax`` or ``quantile(q)``.
+        range_method: ``minmax`` or ``quantile(q)``; ``exact`` where ``norm_range`` is None.
         threshold_method: How the thresholds came about.
         config: Digest of the uncalibrated configuration it holds for.
         basis: Fingerprint of the basis it holds for.
@@ -49,6 +49,7 @@ class Calibration:
         action_mix: Share of each action on those retrievals, as (share, low, high); see ``bootstrap_action_mix``.
         action_mix_top_risk: The same on those at A = 0.85, where abstention hangs on the range most; empty if none are.
         provenance: Anything else worth keeping: seed, command, identifiers of the questions.
+        signals: (M, R, A) of those retrievals, so that the range can be fitted for another basis; empty if not kept.
 
     Raises:
         TypeError: A value is of the wrong kind.
@@ -60,7 +61,7 @@ class Calibration:
     """
 
     name: str
-    norm_range: tuple[float, float]
+    norm_range: tuple[float, float] | None
     thresholds: tuple[float, float, float]
     range_method: str
     threshold_method: str
@@ -73,16 +74,18 @@ class Calibration:
     action_mix: Shares
     action_mix_top_risk: Shares = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    signals: tuple[tuple[float, float, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.norm_range is None:
-            raise TypeError("norm_range must be a tuple of 2 numbers, got None")
         checked = MDLConfig(norm_range=self.norm_range, thresholds=self.thresholds)  # the same rules
         object.__setattr__(self, "norm_range", checked.norm_range)
         object.__setattr__(self, "thresholds", checked.thresholds)
         for name in ("name", "range_method", "threshold_method", "config", "basis", "detector", "dataset"):
             if not isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} must be a string, got {getattr(self, name)!r}")
+        if (self.range_method == "exact") != (self.norm_range is None):
+            fitting = "'exact' without a norm_range" if self.norm_range is None else "how norm_range was fitted"
+            raise ValueError(f"range_method must be {fitting}, got {self.range_method!r}")
         if not isinstance(self.encoder, str | None):
             raise TypeError(f"encoder must be a string or None, got {self.encoder!r}")
         if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
@@ -92,6 +95,7 @@ class Calibration:
                 raise TypeError(f"{name} must be a mapping, got {getattr(self, name)!r}")
         for name in ("action_mix", "action_mix_top_risk"):
             object.__setattr__(self, name, {k: _interval(name, k, v) for k, v in getattr(self, name).items()})
+        object.__setattr__(self, "signals", _signals(self.signals, self.samples))
 
     @classmethod
     def reference(cls) -> Self:
@@ -125,7 +129,8 @@ class Calibration:
             raise TypeError(f"calibration must be a mapping, got {type(values).__name__}")
         fields = dataclasses.fields(cls)
         check_keys("calibration key", values, [f.name for f in fields])
-        missing = [f.name for f in fields if f.name not in values and f.default_factory is dataclasses.MISSING]
+        needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+        missing = [name for name in needed if name not in values]
         if missing:
             raise ValueError(f"calibration lacks {', '.join(missing)}")
         return cls(**values)
@@ -190,6 +195,18 @@ def _interval(name: str, action: str, values: object) -> tuple[float, float, flo
     return share, low, high
 
 
+def _signals(rows: object, samples: int) -> tuple[tuple[float, float, float], ...]:
+    if not isinstance(rows, tuple | list) or not all(isinstance(row, tuple | list) for row in rows):
+        raise TypeError(f"signals must be a tuple of (M, R, A), got {rows!r}")
+    if rows and len(rows) != samples:
+        raise ValueError(f"signals must be empty or those of all {samples} samples, got {len(rows)}")
+    for row in rows:
+        numbers = [v for v in row if isinstance(v, int | float) and not isinstance(v, bool)]
+        if len(row) != 3 or len(numbers) != 3 or not all(0 <= v <= 1 for v in numbers):
+            raise ValueError(f"signals must each be three numbers in [0, 1], got {row!r}")
+    return tuple((float(m), float(r), float(a)) for m, r, a in rows)
+
+
 def digest(value: object) -> str:
     """Eight hex digits of a JSON value's SHA-256, independent of the order of keys.
 
@@ -201,8 +218,13 @@ def digest(value: object) -> str:
 
 
 def config_digest(config: MDLConfig) -> str:
-    """Digest of everything in a configuration that calibration does not set."""
-    return digest(config.uncalibrated().to_dict())
+    """Digest of everything in a configuration that calibration does not set.
+
+    The choice of bases came later: at its default it takes no part, so that older calibrations still apply.
+    """
+    values = config.uncalibrated().to_dict()
+    later = [name for name in ("bases", "basis") if values[name] == getattr(MDLConfig, name)]
+    return digest({name: value for name, value in values.items() if name not in later})
 
 
 def fit_norm_range(norms: ArrayLike, method: str = "minmax") -> tuple[float, float]:

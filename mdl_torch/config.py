@@ -24,6 +24,21 @@ NARROWEST_PEAK = 1e-6
 SMALLEST_SPREAD = 1e-4
 """Smallest n_max - n_min: any closer, and float32 no longer tells the norms apart."""
 
+MOST_BASES = 1024
+"""Largest number of bases that are averaged."""
+
+NAMED_BASES = {"certified": "basis-certified-dim16.npy"}
+"""Bases that ship with the package by name, each of ``NAMED_DIM``; CONTRIBUTING.md says which script writes which."""
+
+NAMED_DIM = 16
+"""D of the named bases."""
+
+ENSEMBLE_BASES = 16
+"""Number of bases of the ``ensemble`` preset. They ship as data too: scripts/make_basis.py writes as many."""
+
+NormRange = tuple[float, float] | tuple[tuple[float, float], ...]
+"""(n_min, n_max), or one such pair for each of several bases."""
+
 
 def _integer(name: str, value: object, at_least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
@@ -88,6 +103,9 @@ class MDLConfig:
         norm_range: (n_min, n_max) that ‖v_meta‖ is scaled by, at least ``SMALLEST_SPREAD`` apart; None takes the exact
             range, that of a 41-point grid of the cube of signals.
         seed: Of the Gaussian matrix whose QR decomposition is the basis Q.
+        bases: n, how many bases are averaged: those of the seeds ``seed`` to ``seed + n - 1``; at most ``MOST_BASES``.
+        basis: Name of a basis that ships with the package, a key of ``NAMED_BASES``; None takes those of the seeds.
+            With a name ``seed`` and ``bases`` stay at their defaults.
         value_encoding: False is the ablation v(s) = s·1.
         risk_inversion: False is the ablation s = A instead of 1 - A.
         risk_modulation: False is the ablation g_A = 1.
@@ -117,6 +135,8 @@ class MDLConfig:
     thresholds: tuple[float, float, float] = (0.6, 0.4, 0.2)
     norm_range: tuple[float, float] | None = None
     seed: int = 42
+    bases: int = 1
+    basis: str | None = None
     value_encoding: bool = True
     risk_inversion: bool = True
     risk_modulation: bool = True
@@ -129,6 +149,11 @@ class MDLConfig:
                 raise TypeError(f"{name} must be a bool, got {getattr(self, name)!r}")
         self._set("dim", _integer("dim", self.dim, at_least=1))
         self._set("seed", _integer("seed", self.seed, at_least=0))
+        self._set("bases", _integer("bases", self.bases, at_least=1))
+        if self.bases > MOST_BASES:
+            raise ValueError(f"bases must be at most {MOST_BASES}, got {self.bases}")
+        if self.basis is not None:
+            self._check_basis(self.basis)
         for name, length in (("subspace_gains", 3), ("risk_gain", 2), ("gate", 2), ("thresholds", 3)):
             self._set(name, _numbers(name, getattr(self, name), length))
         for name in ("sigma", "cross_leakage", "bias"):
@@ -153,6 +178,16 @@ class MDLConfig:
         if self.norm_range is not None:
             self._set("norm_range", check_norm_range(*_numbers("norm_range", self.norm_range, 2)))
 
+    def _check_basis(self, name: str) -> None:
+        """A name is of a basis that ships, and what the basis settles is not settled otherwise."""
+        if not isinstance(name, str):
+            raise TypeError(f"basis must be a name or None, got {name!r}")
+        if name not in NAMED_BASES:
+            raise ValueError(unknown_name("basis", name, NAMED_BASES))
+        for field, settled in (("dim", NAMED_DIM), ("seed", MDLConfig.seed), ("bases", MDLConfig.bases)):
+            if getattr(self, field) != settled:
+                raise ValueError(f"{field} must be {settled} with the basis {name!r}, got {getattr(self, field)}")
+
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
@@ -176,7 +211,7 @@ class MDLConfig:
         Example:
             >>> MDLConfig.from_dict({"sgima": 0.3})
             Traceback (most recent call last):
-            ValueError: unknown configuration key 'sgima'; did you mean 'sigma'? Known: alpha_gate, bias, ...
+            ValueError: unknown configuration key 'sgima'; did you mean 'sigma'? Known: alpha_gate, bases, ...
         """
         if not isinstance(values, Mapping):
             raise TypeError(f"values must be a mapping, got {type(values).__name__}")
@@ -241,7 +276,11 @@ ABLATIONS: dict[str, str] = {
 }
 """The mechanisms of Table 7(a), each with what is left without it. The keys are the configuration's switches."""
 
-PRESETS: dict[str, MDLConfig] = {"paper": MDLConfig()}
+PRESETS: dict[str, MDLConfig] = {
+    "paper": MDLConfig(),
+    "certified": MDLConfig(basis="certified"),
+    "ensemble": MDLConfig(bases=ENSEMBLE_BASES),
+}
 """Named configurations. See CONTRIBUTING.md for how to add one."""
 
 

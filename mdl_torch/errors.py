@@ -17,6 +17,10 @@ class CalibrationMismatchError(ValueError):
     """A calibration was fitted for another encoder, basis or configuration than the one it is applied to."""
 
 
+class CertificateMismatchError(ValueError):
+    """A certificate is of another layer than the one that is to wear it, or does not prove enough."""
+
+
 def unknown_name(what: str, got: object, known: Iterable[str]) -> str:
     """Message for a name that does not exist: what came, the nearest known name, and all of them.
 

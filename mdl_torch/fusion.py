@@ -59,10 +59,10 @@ class MetaFusion(Stage):
 
         Args:
             risk_vector: v_a, ``(*, D)``, not projected.
-            projected: W_k v_k, ``(*, 3, D)``.
+            projected: W_k v_k, ``(*, 3, D)``; with several bases ``(*, n, 3, D)`` to a v_a ``(*, 1, D)``.
 
         Returns:
-            The channels ``(*, 3, D)`` and g_A ``(*)``.
+            The channels, shaped as ``projected``, and g_A, as v_a without D.
         """
         gain = self.gain(risk_vector)
         relevance, reliability, risk = projected.unbind(-2)

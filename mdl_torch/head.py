@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mdl_torch.config import MDLConfig
+from mdl_torch.config import MDLConfig, NormRange
 from mdl_torch.stage import Stage
 
 
@@ -41,7 +41,7 @@ def consistency(relevance_vector: Tensor, meta: Tensor) -> Tensor:
 
 
 class Trust(NamedTuple):
-    """‖v_meta‖, C, α and C_final, each ``(*)``."""
+    """‖v_meta‖, C, α and C_final, each ``(*)``; of every one of several bases, ``(*, n)``."""
 
     norm: Tensor
     confidence: Tensor
@@ -56,7 +56,7 @@ class ConfidenceHead(Stage):
 
     Args:
         config: The configuration.
-        norm_range: (n_min, n_max).
+        norm_range: (n_min, n_max), for all bases; or one such pair for each of several.
 
     Example:
         >>> head = ConfidenceHead(norm_range=(0.0, 4.0))
@@ -67,17 +67,21 @@ class ConfidenceHead(Stage):
     norm_range: Tensor
     gate: Tensor
 
-    def __init__(self, config: MDLConfig | None = None, *, norm_range: tuple[float, float]) -> None:
+    def __init__(self, config: MDLConfig | None = None, *, norm_range: NormRange) -> None:
         super().__init__()
         config = config or MDLConfig()
         self.gated = config.alpha_gate
-        self.fixed("norm_range", norm_range)
+        ranges = torch.as_tensor(norm_range, dtype=torch.float64)
+        self.fixed("norm_range", ranges if config.bases == 1 else ranges.expand(config.bases, 2).clone())
         self.fixed("gate", config.gate)
 
     def forward(self, relevance_vector: Tensor, meta: Tensor) -> Trust:
-        """v_wm and v_meta, ``(*, D)`` each, to four scalars of shape ``(*)``."""
+        """v_wm and v_meta, ``(*, D)`` each, to four scalars of shape ``(*)``.
+
+        With a range for each of n bases: v_wm ``(*, 1, D)`` and v_meta ``(*, n, D)`` to ``(*, n)``.
+        """
         norm = meta.norm(dim=-1)
-        low, high = self.norm_range.to(meta.dtype).unbind()
+        low, high = self.norm_range.to(meta.dtype).unbind(-1)
         c = confidence(norm, low, high)
         alpha = consistency(relevance_vector, meta)
         constant, slope = self.gate.to(meta.dtype).unbind()

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mdl_torch.calibration import UNFITTED, Calibration, digest
-from mdl_torch.config import MDLConfig, check_norm_range, preset_config
+from mdl_torch.calibration import UNFITTED, Calibration, digest, fit_norm_range
+from mdl_torch.certificate import Certificate
+from mdl_torch.config import MDLConfig, NormRange, check_norm_range, preset_config
 from mdl_torch.encoding import ValueEncoder
-from mdl_torch.errors import CheckpointError
+from mdl_torch.errors import CertificateMismatchError, CheckpointError
 from mdl_torch.fusion import MetaFusion
-from mdl_torch.head import ConfidenceHead
+from mdl_torch.head import ConfidenceHead, Trust
 from mdl_torch.outputs import INVALID, Action, Decision, Status
 from mdl_torch.policy import ActionPolicy
 from mdl_torch.stage import check_tensors, compute_dtype, no_autocast
@@ -35,6 +36,9 @@ GRID_POINTS = 41
 RANGE_TOLERANCE = 1e-9
 """How far two machines may differ in the exact range."""
 
+WEIGHT_TOLERANCE = 1e-13
+"""How far they may in the weights that they compute from one basis."""
+
 FORMAT = 1
 """Version of the checkpoint's layout."""
 
@@ -43,7 +47,10 @@ FITTED = ("projection.basis", "head.norm_range", "policy.thresholds")
 
 
 class Representation(NamedTuple):
-    """What becomes of the signals: v_wm ``(*, D)``, what each channel adds ``(*, 3, D)``, v_meta, g_A ``(*)``."""
+    """What becomes of the signals: v_wm ``(*, D)``, what each channel adds ``(*, 3, D)``, v_meta, g_A ``(*)``.
+
+    With n > 1 bases v_wm is ``(*, 1, D)``, the channels ``(*, n, 3, D)`` and v_meta ``(*, n, D)``.
+    """
 
     relevance_vector: Tensor
     channels: Tensor
@@ -58,6 +65,9 @@ class MemoryDecisionLayer(nn.Module):
 
     It has no parameters; its buffers are float64 and stay so. Bad values cannot raise in a graph: a row with a NaN, an
     infinity or a value out of range is Opt-Out with its status bit.
+
+    With several bases (``MDLConfig.bases``) C_final is the mean over them, each with its own exact range, still in one
+    batched forward.
 
     Args:
         config: The configuration; the ``paper`` preset with the exact range of ‖v_meta‖ by default.
@@ -81,18 +91,29 @@ class MemoryDecisionLayer(nn.Module):
         self.head = ConfidenceHead(self.config, norm_range=self.config.norm_range or exact_norm_range(self.config))
         self.policy = ActionPolicy(self.config)
         self.calibration = calibration
+        self.certificate: Certificate | None = None
 
     @classmethod
     def from_preset(cls, name: str) -> Self:
-        """The layer of a preset, with the exact range.
+        """The layer of a preset, with the exact range, and with its certificate if one ships.
 
         Raises:
             ValueError: No such preset; the nearest is named.
+
+        Example:
+            >>> MemoryDecisionLayer.from_preset("certified").certificate_status
+            'valid'
+            >>> MemoryDecisionLayer.from_preset("paper").certificate_status
+            'none'
         """
-        return cls(preset_config(name))
+        layer = cls(preset_config(name))
+        layer.certificate = Certificate.of_preset(name)
+        return layer
 
     def calibrated(self, calibration: Calibration) -> Self:
         """This layer with a fitted range and thresholds, as a copy; basis and device stay.
+
+        A calibration without a range keeps the exact one.
 
         Raises:
             CalibrationMismatchError: It was fitted for another configuration or basis.
@@ -103,7 +124,31 @@ class MemoryDecisionLayer(nn.Module):
         """
         calibration.check_layer(self.config, self.basis)
         config = replace(self.config, norm_range=calibration.norm_range, thresholds=calibration.thresholds)
-        return self._refitted(config, calibration.norm_range, calibration)
+        return self._refitted(config, calibration.norm_range or self._exact_norm_range(), calibration)
+
+    def certified(self, certificate: Certificate) -> Self:
+        """This layer with a certificate, as a copy.
+
+        Args:
+            certificate: Of this layer, proving that the action never moves the wrong way along M, R or A.
+
+        Raises:
+            CertificateMismatchError: It is of another layer, or proves less.
+
+        Example:
+            >>> layer = MemoryDecisionLayer.from_preset("certified")
+            >>> MemoryDecisionLayer().certified(layer.certificate)
+            Traceback (most recent call last):
+            mdl_torch.errors.CertificateMismatchError: the certificate is of layer ..., this is layer ...
+        """
+        if certificate.subject != (own := self.digest()):
+            raise CertificateMismatchError(f"the certificate is of layer {certificate.subject}, this is layer {own}")
+        if not certificate.trusted:
+            verdicts = ", ".join(f"{channel} {found.verdict}" for channel, found in certificate.actions.items())
+            raise CertificateMismatchError(f"the certificate must hold along every signal to be worn, got {verdicts}")
+        layer = copy.deepcopy(self)
+        layer.certificate = certificate
+        return layer
 
     def uncalibrated(self) -> Self:
         """This layer with the exact range and the default thresholds, as a copy; basis and device stay.
@@ -115,12 +160,24 @@ class MemoryDecisionLayer(nn.Module):
         """
         return self._refitted(self.config.uncalibrated(), self._exact_norm_range(), None)
 
-    def _refitted(self, config: MDLConfig, norm_range: tuple[float, float], calibration: Calibration | None) -> Self:
+    def _refitted(self, config: MDLConfig, norm_range: NormRange, calibration: Calibration | None) -> Self:
         layer = copy.deepcopy(self)
         layer.config, layer.calibration = config, calibration
-        layer.head.norm_range = self.head.norm_range.new_tensor(norm_range)
+        layer.head.norm_range = self.head.norm_range.new_tensor(norm_range).expand_as(self.head.norm_range).clone()
         layer.policy.thresholds = self.policy.thresholds.new_tensor(config.thresholds)
+        layer.certificate = layer._renewed(self.certificate)
         return layer
+
+    def _renewed(self, certificate: Certificate | None) -> Certificate | None:
+        """A certificate after range or thresholds changed: as far as it follows, else as it was, and so void."""
+        if certificate is None or certificate.subject == (subject := self.digest()):
+            return certificate
+        shipped = Certificate.of_preset(self.preset)
+        if shipped and shipped.subject == subject:
+            return shipped
+        if certificate.function != self.digest(thresholds=False):
+            return certificate
+        return certificate.with_thresholds(subject, self.held_config(), self.calibration_label) or certificate
 
     def encode(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Tensor:
         """Value vectors v_wm, v_r and v_a of valid signals in [0, 1], all ``(*)`` of one dtype: ``(*, 3, D)``."""
@@ -128,12 +185,39 @@ class MemoryDecisionLayer(nn.Module):
         vectors: Tensor = self.encoder(torch.stack((relevance, reliability, inverted), dim=-1))
         return vectors
 
+    def spread(self, vectors: Tensor) -> Tensor:
+        """Value vectors ``(*, 3, D)`` as the projection takes them: with several bases ``(*, 1, 3, D)``."""
+        return vectors if self.config.bases == 1 else vectors.unsqueeze(-3)
+
+    def averaged(self, trust: Trust) -> Trust:
+        """Each field's mean over the bases, ``(*)``; with one basis ``trust`` itself."""
+        return trust if self.config.bases == 1 else Trust(*(value.mean(dim=-1) for value in trust))
+
     def represent(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Representation:
         """The fused representation of valid signals in [0, 1], all ``(*)`` of one dtype (Section 3.2)."""
-        vectors = self.encode(relevance, reliability, risk)
+        vectors = self.spread(self.encode(relevance, reliability, risk))
         relevance_vector, _, risk_vector = vectors.unbind(-2)
         channels, gain = self.fusion.modulate(risk_vector, self.projection(vectors))
+        gain = gain if self.config.bases == 1 else gain.squeeze(-1)
         return Representation(relevance_vector, channels, self.fusion(channels), gain)
+
+    def trust(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Trust:
+        """‖v_meta‖, C, α and C_final of every basis, for valid signals in [0, 1], all ``(*)`` of one dtype.
+
+        Returns:
+            Each ``(*)``, or ``(*, n)`` with n > 1 bases; a decision is the mean over them.
+
+        Example:
+            >>> layer = MemoryDecisionLayer(MDLConfig(bases=3))
+            >>> point = torch.tensor([0.7, 0.3, 0.5], dtype=torch.float64)
+            >>> layer.trust(*point).gated_confidence.round(decimals=4)
+            tensor([0.7283, 0.7003, 0.7741], dtype=torch.float64)
+            >>> round(layer(*point).gated_confidence.item(), 4)
+            0.7342
+        """
+        represented = self.represent(relevance, reliability, risk)
+        trust: Trust = self.head(represented.relevance_vector, represented.meta)
+        return trust
 
     def forward(self, relevance: Tensor, reliability: Tensor, risk: Tensor) -> Decision:
         """Decide.
@@ -159,7 +243,7 @@ class MemoryDecisionLayer(nn.Module):
             r = torch.where(invalid, 0.0, r)
             a = torch.where(invalid, 1.0, a)
             relevance_vector, _, meta, gain = self.represent(m, r, a)
-            trust = self.head(relevance_vector, meta)
+            trust = self.averaged(self.head(relevance_vector, meta))
             action = self.policy(trust.gated_confidence)
             return Decision(
                 action=torch.where(invalid, torch.full_like(action, int(Action.OPT_OUT)), action),
@@ -176,12 +260,55 @@ class MemoryDecisionLayer(nn.Module):
 
     @property
     def preset(self) -> str:
-        """Name of the preset this layer follows, or ``custom``; a replaced basis makes it custom."""
-        return self.config.preset if self._follows_seed() else "custom"
+        """Name of the preset this layer follows, or ``custom``; a replaced basis or altered buffer makes it custom."""
+        return self.config.preset if self._follows_config() and not self._altered() else "custom"
+
+    @property
+    def certificate_status(self) -> str:
+        """``valid``, ``none``, or ``void``: the certificate was of this layer, but something of it was changed since.
+
+        Example:
+            >>> layer = MemoryDecisionLayer.from_preset("certified")
+            >>> _ = layer.policy.thresholds.mul_(0.9)
+            >>> layer.certificate_status
+            'void'
+        """
+        if self.certificate is None:
+            return "none"
+        return "valid" if self.certificate.subject == self.digest() else "void"
+
+    def digest(self, *, thresholds: bool = True) -> str:
+        """Hex digits that name all that decides: basis, configuration, range and, unless told otherwise, thresholds.
+
+        Taken from the buffers, so that whatever was changed in place changes it.
+
+        Example:
+            >>> layer = MemoryDecisionLayer()
+            >>> before = layer.digest()
+            >>> layer.fusion.bias[3] = 1e-9
+            >>> layer.digest() == before
+            False
+        """
+        norm_range, held = self._held()
+        config = {**self.config.to_dict(), "norm_range": norm_range, "thresholds": held if thresholds else None}
+        sha = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+        for name in ("projection.basis", *self._altered()):
+            sha.update(name.encode())
+            sha.update(_plain_bytes(self.get_buffer(name)))
+        return sha.hexdigest()[:16]
+
+    def _altered(self) -> list[str]:
+        """The buffers that do not follow from configuration and basis, other than range and thresholds."""
+        fresh = _fresh_buffers(self.config.uncalibrated())
+        names = [name for name, _ in self.named_buffers() if name not in FITTED and name != "projection.weights"]
+        odd = [name for name in names if _plain_bytes(self.get_buffer(name)) != fresh[name]]
+        weights, own = self.projection.weights, self.projection.weights_of_basis()
+        same = weights.shape == own.shape and torch.allclose(weights, own, rtol=0, atol=WEIGHT_TOLERANCE)
+        return odd if same else [*odd, "projection.weights"]
 
     @property
     def basis(self) -> str:
-        """Fingerprint of the basis Q."""
+        """Fingerprint of the basis Q, or of all of several."""
         return self.projection.fingerprint()
 
     @property
@@ -208,31 +335,36 @@ class MemoryDecisionLayer(nn.Module):
             return self._held() != (self.calibration.norm_range, self.calibration.thresholds)
         return self._held() != (None, MDLConfig.thresholds)
 
-    def _held(self) -> tuple[tuple[float, ...] | None, tuple[float, ...]]:
+    def _held(self) -> tuple[NormRange | None, tuple[float, ...]]:
         """Range and thresholds in the buffers; None for the exact range, unless the configuration spells it out."""
-        norm_range, thresholds = tuple(self.head.norm_range.tolist()), tuple(self.policy.thresholds.tolist())
-        if self.config.norm_range is None and np.allclose(
-            norm_range, self._exact_norm_range(), rtol=0, atol=RANGE_TOLERANCE
-        ):
-            return None, thresholds
-        return norm_range, thresholds
+        ranges, thresholds = self.head.norm_range.reshape(-1, 2).tolist(), tuple(self.policy.thresholds.tolist())
+        exact = self.config.norm_range is None and np.allclose(
+            ranges, self._exact_norm_range(), rtol=0, atol=RANGE_TOLERANCE
+        )
+        return (None if exact else _one_if_equal(ranges)), thresholds
 
-    def _held_config(self) -> MDLConfig:
-        """The configuration with what the buffers hold.
+    def held_config(self) -> MDLConfig:
+        """The configuration with the range and thresholds that the buffers hold.
 
         Raises:
-            ValueError: A configuration cannot hold it.
+            ValueError: A configuration cannot hold them.
+
+        Example:
+            >>> MemoryDecisionLayer().calibrated(Calibration.reference()).held_config().norm_range
+            (2.2309673, 3.138886)
         """
         norm_range, thresholds = self._held()
+        if norm_range is not None and not isinstance(norm_range[0], float):
+            raise ValueError(f"norm_range must be one for all bases or the exact one of each, got {norm_range}")
         return MDLConfig.from_dict({**self.config.to_dict(), "norm_range": norm_range, "thresholds": thresholds})
 
-    def _follows_seed(self) -> bool:
-        """Whether the basis is that of the configuration's seed, not a replaced one."""
-        return self.basis == SubspaceProjection(self.config).fingerprint()
+    def _follows_config(self) -> bool:
+        """Whether the basis is that of the configuration, not a replaced one."""
+        return self.basis == _fingerprint(self.config.uncalibrated())
 
-    def _exact_norm_range(self) -> tuple[float, float]:
+    def _exact_norm_range(self) -> NormRange:
         """The exact range with the basis of this layer."""
-        return exact_norm_range(self.config) if self._follows_seed() else _grid_norm_range(self)
+        return exact_norm_range(self.config) if self._follows_config() else _grid_norm_range(self)
 
     def extra_repr(self) -> str:
         """Preset, basis and calibration, for ``print(layer)``."""
@@ -256,8 +388,9 @@ class MemoryDecisionLayer(nn.Module):
         calibration = None if self.hand_set else self.calibration  # one whose values were changed holds no longer
         described = {
             "format": FORMAT,
-            "config": self._held_config().to_dict(),
+            "config": self.held_config().to_dict(),
             "calibration": calibration.to_dict() if calibration else None,
+            "certificate": self.certificate.to_dict() if self.certificate else None,
         }
         described["sha256"] = _checksum(described, tensors)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -278,7 +411,7 @@ class MemoryDecisionLayer(nn.Module):
             described = json.loads((folder / "config.json").read_text("utf-8"))
             tensors = load_file(folder / "model.safetensors")
             version, checksum = described["format"], described.pop("sha256")
-            calibration = described["calibration"]
+            calibration, certificate = described["calibration"], described["certificate"]
             config = described["config"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
             raise CheckpointError(f"{folder} is not a saved layer: {error!r}") from error
@@ -292,6 +425,7 @@ class MemoryDecisionLayer(nn.Module):
                 calibration=Calibration.from_dict(calibration) if calibration else None,
             )
             _load_state(layer, tensors)
+            layer.certificate = Certificate.from_dict(certificate) if certificate else None
         except (ValueError, TypeError, RuntimeError) as error:
             raise CheckpointError(f"{folder} does not hold a valid layer: {error}") from error
         return layer
@@ -331,8 +465,11 @@ def check_broadcast(**tensors: Tensor) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def exact_norm_range(config: MDLConfig) -> tuple[float, float]:
+def exact_norm_range(config: MDLConfig) -> NormRange:
     """Smallest and largest ‖v_meta‖ over a grid of the cube of signals, 41 points a side, in float64.
+
+    Returns:
+        (n_min, n_max), or one such pair for each of several bases.
 
     Raises:
         ValueError: The norm hardly differs over the cube, so that no range can scale it.
@@ -345,13 +482,68 @@ def exact_norm_range(config: MDLConfig) -> tuple[float, float]:
         return _grid_norm_range(MemoryDecisionLayer(replace(config, norm_range=(0.0, 1.0))))  # any range will do
 
 
-def _grid_norm_range(layer: MemoryDecisionLayer) -> tuple[float, float]:
+def _grid_norm_range(layer: MemoryDecisionLayer) -> NormRange:
     axis = torch.linspace(0.0, 1.0, GRID_POINTS, dtype=torch.float64, device=layer.projection.basis.device)
-    norms = layer.represent(*torch.cartesian_prod(axis, axis, axis).unbind(-1)).meta.norm(dim=-1)
+    points = torch.cartesian_prod(axis, axis, axis)
+    blocks = points.chunk(layer.config.bases)  # as much at once as one basis takes
+    norms = torch.cat([layer.represent(*block.unbind(-1)).meta.norm(dim=-1) for block in blocks])
+    lows, highs = (t.reshape(-1).tolist() for t in (norms.amin(dim=0), norms.amax(dim=0)))
     try:
-        return check_norm_range(norms.min().item(), norms.max().item())
+        ranges = [check_norm_range(low, high) for low, high in zip(lows, highs, strict=True)]
     except ValueError as error:
         raise ValueError(f"‖v_meta‖ hardly differs over the cube, bias or gains leave no range: {error}") from error
+    return ranges[0] if layer.config.bases == 1 else tuple(ranges)
+
+
+def refit_norm_range(calibration: Calibration, layer: MemoryDecisionLayer) -> NormRange:
+    """The range that a calibration would have got on another layer: same retrievals, same method.
+
+    Args:
+        calibration: It holds the signals of its retrievals, or keeps the exact range.
+        layer: Any; its own range plays no part.
+
+    Returns:
+        (n_min, n_max), or one such pair for each of several bases.
+
+    Raises:
+        ValueError: The calibration holds no signals, or their norms have no spread.
+
+    Example:
+        >>> [round(n, 4) for n in refit_norm_range(Calibration.reference(), MemoryDecisionLayer())]
+        [2.231, 3.1389]
+    """
+    if calibration.norm_range is None:
+        return layer._exact_norm_range()
+    if not calibration.signals:
+        raise ValueError(f"calibration {calibration.name!r} must hold the signals it was fitted on, got none")
+    signals = layer.policy.thresholds.new_tensor(calibration.signals)
+    norms = layer.trust(*signals.unbind(-1)).norm.reshape(len(signals), -1)
+    ranges = [fit_norm_range(column.numpy(), calibration.range_method) for column in norms.cpu().unbind(-1)]
+    return ranges[0] if layer.config.bases == 1 else tuple(ranges)
+
+
+@functools.lru_cache(maxsize=64)
+def _fresh_buffers(config: MDLConfig) -> dict[str, bytes]:
+    """The buffers of a layer that was just made, but those that are fitted."""
+    with torch.device("cpu"):
+        layer = MemoryDecisionLayer(replace(config, norm_range=(0.0, 1.0)))
+    return {name: _plain_bytes(buffer) for name, buffer in layer.named_buffers() if name not in FITTED}
+
+
+def _plain_bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().numpy().tobytes()
+
+
+@functools.lru_cache(maxsize=64)
+def _fingerprint(config: MDLConfig) -> str:
+    with torch.device("cpu"):
+        return SubspaceProjection(config).fingerprint()
+
+
+def _one_if_equal(ranges: list[list[float]]) -> NormRange:
+    """One range for all bases where they are the same."""
+    pairs = [(low, high) for low, high in ranges]
+    return pairs[0] if pairs.count(pairs[0]) == len(pairs) else tuple(pairs)
 
 
 def _local_folder(name_or_path: str | os.PathLike[str]) -> Path:
@@ -392,9 +584,9 @@ def _load_state(layer: MemoryDecisionLayer, tensors: dict[str, Tensor]) -> None:
         if name not in FITTED and not torch.allclose(buffer, fresh[name], rtol=1e-12, atol=1e-12):
             raise ValueError(f"{name} does not follow from the configuration")
     q = layer.projection.basis
-    error = (q.mT @ q - torch.eye(q.shape[0], dtype=q.dtype)).abs().max().item()
+    error = (q.mT @ q - torch.eye(q.shape[-1], dtype=q.dtype)).abs().max().item()
     if not error <= 1e-6:
         raise ValueError(f"the basis is not orthogonal, QᵀQ differs from I by {error:.2g}")
-    layer.config = layer._held_config()  # raises what a configuration would
+    layer.config = layer.held_config()  # raises what a configuration would
     if layer.calibration and layer.hand_set:
         raise ValueError(f"range and thresholds are not those of its calibration {layer.calibration.name!r}")

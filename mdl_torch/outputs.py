@@ -98,7 +98,8 @@ class Decision:
     """The controller's verdict and the scalars that explain it, every field of shape ``(*)``.
 
     Floats are float32, or float64 for float64 input. A row whose status has an ``INVALID`` bit is Opt-Out and its
-    scalars are 0 (risk 1), so that no NaN leaves the layer.
+    scalars are 0 (risk 1), so that no NaN leaves the layer. Of a layer that averages several bases ‖v_meta‖, C, α and
+    C_final are each the mean over the bases, so that C_final is not C·(0.3 + 0.7α) of the two means.
 
     Attributes:
         action: ``Action``, int8.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import sys
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Self
 
 from mdl_torch.config import CHANNELS
-from mdl_torch.errors import check_keys, unknown_name
 from mdl_torch.outputs import INVALID, Action, Decision, Signals, Status
+from mdl_torch.plain import read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -182,10 +179,17 @@ class DecisionRecord:
             raise ValueError(f"schema_version must be {SCHEMA_VERSION}, got {version!r:.60}")
         values = {name: value for name, value in line.items() if name != "schema_version"}
         if "error" in line:
-            error: ErrorLine = _read_object(ErrorLine, values, "")
+            error = read(ErrorLine, values, name="the output line")
             raise NoDecisionError(f"line {error.line} could not be decided: {error.error}")
-        record: Self = _read_object(cls, values, "")
-        return record
+        return read(cls, values, name="the output line", keys=_KEYS)
+
+
+_KEYS: dict[str, tuple[str, ...]] = {
+    "audit.energy": (*CHANNELS, "total"),
+    "audit.contributions": CHANNELS,
+    "audit.boundary.change": CHANNELS,
+}
+"""The keys of the mappings within a line."""
 
 
 class NoDecisionError(ValueError):
@@ -241,7 +245,7 @@ class Provenance:
             preset=layer.preset,
             basis=layer.basis,
             calibration=layer.calibration_label,
-            certificate="none",
+            certificate=layer.certificate_status,
             thresholds=tuple(layer.policy.thresholds.tolist()),
             fitted=layer.calibration is not None,
             encoder_matters=layer.calibration is not None and layer.calibration.encoder is not None,
@@ -470,86 +474,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
     return value
-
-
-# ------------------------------------------------------------------------------------------------- reading a line
-
-
-MAX_WHOLE = 2**31 - 1
-"""Largest count and largest status that a line may hold."""
-
-_KEYS: dict[str, tuple[str, ...]] = {
-    "audit.energy": (*CHANNELS, "total"),
-    "audit.contributions": CHANNELS,
-    "audit.boundary.change": CHANNELS,
-}
-"""The keys of the mappings within a line."""
-
-
-@functools.cache
-def _types(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _read_object(kind: Any, value: Any, path: str) -> Any:
-    """A dataclass of a JSON object that has its fields, all of them and no other."""
-    kinds = _types(kind)
-    _expect_keys(value, tuple(kinds), path)
-    return kind(**{name: _read(kinds[name], value[name], f"{path}.{name}" if path else name) for name in kinds})
-
-
-def _read(kind: Any, value: Any, path: str) -> Any:
-    """The value of a field of a record, of its declared type.
-
-    Raises:
-        ValueError: It is of another type or length.
-    """
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is types.UnionType:  # X | None
-        return None if value is None else _read(inner[0], value, path)
-    if origin is tuple:
-        return _read_list(inner, value, path)
-    if origin is dict:
-        _expect_keys(value, _KEYS[path], path)
-        return {key: _read(inner[1], value[key], f"{path}.{key}") for key in _KEYS[path]}
-    if kind is Action:
-        labels = {action.label: action for action in Action}
-        if not isinstance(value, str) or value not in labels:
-            raise ValueError(unknown_name(path, value, labels))
-        return labels[value]
-    if dataclasses.is_dataclass(kind):
-        return _read_object(kind, value, path)
-    return _read_scalar(kind, value, path)
-
-
-def _read_list(inner: tuple[Any, ...], value: Any, path: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{path} must be a list, got {value!r:.60}")
-    kinds = inner[:1] * len(value) if inner[-1] is ... else inner
-    if len(value) != len(kinds):
-        raise ValueError(f"{path} must have {len(kinds)} entries, got {len(value)}")
-    return tuple(_read(kind, v, f"{path}[{place}]") for place, (kind, v) in enumerate(zip(kinds, value, strict=True)))
-
-
-def _read_scalar(kind: type, value: Any, path: str) -> Any:
-    if kind in (str, bool):
-        if isinstance(value, kind):
-            return value
-        raise ValueError(f"{path} must be {'a string' if kind is str else 'true or false'}, got {value!r:.60}")
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        if number and 0 <= value <= MAX_WHOLE and value == int(value):
-            return int(value)
-        raise ValueError(f"{path} must be a whole number from 0 to {MAX_WHOLE}, got {value!r:.60}")
-    if number and abs(value) <= sys.float_info.max:
-        return float(value)
-    raise ValueError(f"{path} must be a finite number, got {value!r:.60}")
-
-
-def _expect_keys(value: Any, keys: tuple[str, ...], path: str) -> None:
-    where = path or "the output line"
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where} must be an object, got {value!r:.60}")
-    check_keys(f"field of {where}", value, keys)
-    if missing := [key for key in keys if key not in value]:
-        raise ValueError(f"{where} lacks {', '.join(missing)}")

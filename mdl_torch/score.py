@@ -30,6 +30,7 @@ from mdl_torch.records import DecisionRecord, error_line
 from mdl_torch.retrieval import Retrieval
 
 if TYPE_CHECKING:
+    from mdl_torch.evaluation.questions import Question
     from mdl_torch.gate import MemoryGate
 
 MAX_BATCH_BYTES = 8_000_000
@@ -132,7 +133,9 @@ def score(
 
     Args:
         source: JSON lines (``data/input.schema.json``), gzip if named ``.gz``; the CSV of TruthfulQA if named ``.csv``;
-            ``-`` is standard input.
+            HaluEval QA, known by the ``question`` and ``right_answer`` of its first line; ``-`` is standard input. The
+            two data sets are read as a whole, since stores take distractors from each other, and one bad line of
+            theirs ends the run before it begins.
         target: Where decisions go, gzip if named ``.gz``; ``-`` is standard output.
         gate: What decides.
         batch_size: Lines that are decided on together; fewer where they are long or their stores are large.
@@ -141,7 +144,7 @@ def score(
         observe: Called with every line and what became of it.
 
     Raises:
-        ValueError: ``batch_size`` is less than 1, or source and target are the same file.
+        ValueError: ``batch_size`` is less than 1, source and target are the same file, or a data set has a bad line.
         OSError: A file cannot be read or written, or the gate's model is not there.
         CalibrationMismatchError: The gate's calibration is for another encoder.
         RuntimeError: Every line of the first batch failed with it.
@@ -470,6 +473,7 @@ class _Source:
         self.size: int | None = None
         self._closing = contextlib.ExitStack()
         self._raw: IO[bytes] | None = None
+        self._handed_out: float | None = None
 
     def __enter__(self) -> _Source:
         if self.name == "-":
@@ -485,10 +489,20 @@ class _Source:
 
     def items(self) -> Iterator[Item]:
         """The retrievals, one at a time."""
+        from mdl_torch.evaluation.questions import is_halueval, load_truthfulqa, read_halueval
+
         if self.name.lower().endswith(".csv"):
-            yield from self._questions()
+            yield from self._stores(load_truthfulqa(self.name))
+            return
+        lines = self.lines()
+        first = next(lines, None)
+        if first is None:
+            return
+        every = itertools.chain([first], lines)
+        if is_halueval(first[1]):
+            yield from self._stores(read_halueval(every, self.name))
         else:
-            yield from (read_item(raw, number) for number, raw in self.lines())
+            yield from (read_item(raw, number) for number, raw in every)
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """The lines as they are, numbered from 1."""
@@ -503,14 +517,20 @@ class _Source:
             raise OSError(f"{self.name} is no whole gzip file: {error}") from error
 
     def position(self) -> int | None:
-        """Bytes of the file read so far, compressed ones if it is compressed; None of what has no size."""
-        return self._raw.tell() if self._raw is not None and self.size else None
+        """Bytes of the file read so far, compressed ones if it is compressed; None of what has no size.
 
-    def _questions(self) -> Iterator[Item]:
-        from mdl_torch.evaluation.stores import truthfulqa_retrievals
+        Of a data set, which is read before its first store goes out, as many as those stores are of all.
+        """
+        if self._raw is None or not self.size:
+            return None
+        return self._raw.tell() if self._handed_out is None else round(self._handed_out * self.size)
 
-        for number, retrieval in enumerate(truthfulqa_retrievals(self.name), start=1):
+    def _stores(self, questions: Sequence[Question]) -> Iterator[Item]:
+        from mdl_torch.evaluation.stores import stores
+
+        for number, retrieval in enumerate(stores(questions), start=1):
             size = sum(len(memory.text or "") for memory in retrieval.memories)
+            self._handed_out = number / len(questions)
             yield Item(number, size, None if retrieval.id is None else str(retrieval.id), _named(retrieval, number))
 
 
@@ -613,7 +633,7 @@ def _progress_bar(lines: _Source, shown: bool) -> Iterator[Callable[[Summary], N
     """A bar on standard error: in bytes where the size is known, which gives a remaining time, else in lines."""
     from tqdm import tqdm
 
-    by_bytes = lines.size is not None and not lines.name.lower().endswith(".csv")
+    by_bytes = lines.size is not None
     unit = {"unit": "B", "unit_scale": True} if by_bytes else {"unit": " lines"}
     with tqdm(total=lines.size if by_bytes else None, desc="mdl score", disable=not shown, **unit) as bar:
 

@@ -330,8 +330,8 @@ def _check_decision(checks: _Checks, record: DecisionRecord, gate: MemoryGate) -
     m, r, a = _point(record, layer)
     decision = layer(m, r, a)
     zeroed = _zeroed(record)
-    low, high = layer.head.norm_range.tolist()
-    wide = TOLERANCE * max(1.0, COMFORTABLE_SPREAD / (high - low))
+    spread = layer.head.norm_range.diff(dim=-1).min().item()
+    wide = TOLERANCE * max(1.0, COMFORTABLE_SPREAD / spread)
     for name in ("gain", "norm", "consistency"):
         recomputed = 0.0 if zeroed else getattr(decision, name).item()
         checks.near(name, "M, R and A by the layer", getattr(record, name), recomputed, TOLERANCE * max(1, recomputed))
@@ -371,8 +371,8 @@ def _check_audit(checks: _Checks, record: DecisionRecord, layer: MemoryDecisionL
         checks.near(f"audit.energy.{channel}", rule, stored.energy[channel], value, TOLERANCE * max(1.0, value))
         checks.near(f"audit.contributions.{channel}", rule, stored.contributions[channel], share)
     if not _zeroed(record):
-        slack = 2 * TOLERANCE * max(1.0, record.norm * record.norm)
-        checks.near("audit.energy.total", "norm²", stored.energy["total"], record.norm * record.norm, slack)
+        square = layer.trust(m, r, a).norm.square().mean().item()
+        checks.near("audit.energy.total", "norm²", stored.energy["total"], square, 2 * TOLERANCE * max(1.0, square))
     _check_boundary(checks, record, layer, account, tolerance)
 
 

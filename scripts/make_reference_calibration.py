@@ -84,6 +84,15 @@ def reference_calibration(path: str | Path) -> Calibration:
                 f"risk {TOP_RISK}": rounded(splits(within=top)),
             },
         },
+        signals=tuple(
+            (round(m, 7), round(r, 7), round(a, 7))
+            for m, r, a in zip(
+                decision.relevance[drawn].tolist(),
+                decision.reliability[drawn].tolist(),
+                decision.risk[drawn].tolist(),
+                strict=True,
+            )
+        ),
     )
 
 

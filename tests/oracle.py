@@ -7,7 +7,7 @@ it. One function an equation. Everything broadcasts over leading axes unless it 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,7 +27,11 @@ def projectors(q: np.ndarray, dims: tuple[int, int, int]) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The controller with everything of Table 2, the ablations of Table 7(a) and a calibration."""
+    """The controller with everything of Table 2, the ablations of Table 7(a) and a calibration.
+
+    Q is that of the seed, or ``basis``. With several ``bases`` everything from ‖v_meta‖ on is the mean over the
+    controllers of that many seeds, ``members``, each with its own exact range.
+    """
 
     dim: int = 16
     dims: tuple[int, int, int] = (5, 5, 6)
@@ -38,6 +42,8 @@ class Oracle:
     gate: tuple[float, float] = (0.3, 0.7)
     bias: float = 0.0
     seed: int = 42
+    bases: int = 1
+    basis: np.ndarray | None = None
     thresholds: tuple[float, float, float] = (0.6, 0.4, 0.2)
     norm_range: tuple[float, float] | None = None
     value_encoding: bool = True
@@ -46,6 +52,20 @@ class Oracle:
     orthogonal_subspaces: bool = True
     alpha_gate: bool = True
     _cache: dict = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def members(self) -> list[Oracle]:
+        """One controller for each basis; a single one is its own only member."""
+        if self.bases == 1:
+            return [self]
+        if "members" not in self._cache:
+            seeds = range(self.seed, self.seed + self.bases)
+            self._cache["members"] = [replace(self, seed=seed, bases=1) for seed in seeds]
+        return self._cache["members"]
+
+    def q(self) -> np.ndarray:
+        """The basis of a single controller."""
+        assert self.bases == 1
+        return qr_basis(self.seed, self.dim) if self.basis is None else self.basis
 
     def encode(self, s):
         """v(s) = s·1 + Σ_i exp(−(s−c_i)²/2σ²) e_i."""
@@ -62,7 +82,7 @@ class Oracle:
             if not self.orthogonal_subspaces:
                 self._cache["weights"] = [g * np.eye(self.dim) for g in self.gains]
             else:
-                pi = projectors(qr_basis(self.seed, self.dim), self.dims)
+                pi = projectors(self.q(), self.dims)
                 self._cache["weights"] = [
                     self.gains[k] * pi[k] + self.leakage * sum(pi[j] for j in range(3) if j != k) for k in range(3)
                 ]
@@ -87,10 +107,12 @@ class Oracle:
 
     def norm(self, relevance, reliability, risk):
         """‖v_meta‖."""
-        return np.linalg.norm(self.fuse(relevance, reliability, risk)[1], axis=-1)
+        signals = relevance, reliability, risk
+        return np.mean([np.linalg.norm(one.fuse(*signals)[1], axis=-1) for one in self.members()], axis=0)
 
     def exact_range(self) -> tuple[float, float]:
         """Smallest and largest norm on a 41-point grid of the cube."""
+        assert self.bases == 1
         if "range" not in self._cache:
             axis = np.linspace(0.0, 1.0, 41)
             norms = self.norm(*np.meshgrid(axis, axis, axis, indexing="ij"))
@@ -99,6 +121,8 @@ class Oracle:
 
     def head(self, relevance, reliability, risk):
         """C, α and C_final (Eq. 2 and the gate)."""
+        if self.bases > 1:
+            return tuple(np.mean([one.head(relevance, reliability, risk) for one in self.members()], axis=0))
         v_wm, v_meta, _ = self.fuse(relevance, reliability, risk)
         norm = np.linalg.norm(v_meta, axis=-1)
         low, high = self.norm_range or self.exact_range()

@@ -9,13 +9,13 @@ import numpy as np
 import oracle
 import pytest
 import torch
-from cases import VARIANTS, configs, fields, grid, oracle_of, tensors, unit
+from cases import CONFIGURATIONS, VARIANTS, configs, fields, grid, oracle_of, tensors, unit
 from hypothesis import given, settings
 
 from mdl_torch import Action, Calibration, MDLConfig, MemoryDecisionLayer
 from mdl_torch.audit import ROWS_AT_ONCE, audit
 
-LAYER = MemoryDecisionLayer()
+LAYER, ENSEMBLE = MemoryDecisionLayer(), MemoryDecisionLayer(CONFIGURATIONS["ensemble of 3"])
 CORNERS = grid(2)
 STEP = 1e-4
 """Of the plain scan, which has 10,001 points."""
@@ -29,28 +29,33 @@ def random_points(count: int, seed: int = 0) -> torch.Tensor:
 
 
 def assert_accounts(config: MDLConfig, points: torch.Tensor) -> None:
-    """Energies and contributions as the oracle has them, with their sums."""
-    plain = oracle_of(config)
+    """Energies and contributions as the oracle has them, with their sums: of several bases the means."""
     signals = points.numpy().T
     a = audit(MemoryDecisionLayer(config), *points.unbind(-1))
+    accounts = [account(one, signals) for one in oracle_of(config).members()]
+    energy, square, share, bias, clear = (np.stack(column) for column in zip(*accounts, strict=True))
+    np.testing.assert_allclose(a.energy, energy.mean(0), rtol=0, atol=1e-10)
+    np.testing.assert_allclose(a.energy.sum(-1), square.mean(0), rtol=0, atol=1e-10)
+    clear = clear.all(0)
+    np.testing.assert_allclose(a.contribution[clear], share.mean(0)[clear], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(a.contribution.sum(-1)[clear], 1 - bias.mean(0)[clear], rtol=1e-9, atol=1e-9)
+
+
+def account(plain: oracle.Oracle, signals: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Energies, ‖v_meta‖², shares of the channels and of the bias, and where z is long enough for shares."""
     _, meta, gain = plain.fuse(*signals)
-    pi = oracle.projectors(oracle.qr_basis(config.seed, config.dim), config.subspace_dims)
-    energy = np.stack([((meta @ p) ** 2).sum(-1) for p in pi], axis=-1)
-    np.testing.assert_allclose(a.energy, energy, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(a.energy.sum(-1), (meta**2).sum(-1), rtol=0, atol=1e-10)
+    energy = np.stack([((meta @ p) ** 2).sum(-1) for p in oracle.projectors(plain.q(), plain.dims)], axis=-1)
     v_wm, v_a, _ = plain.channels(signals[0], signals[2])
     vectors = (gain[..., None] * v_wm, plain.encode(signals[1]), v_a)
     z = np.stack([v @ w.T for v, w in zip(vectors, plain.weights(), strict=True)], axis=-2)
-    whole = z.sum(-2) + config.bias
+    whole = z.sum(-2) + plain.bias
     square = (whole**2).sum(-1)
-    clear = square > 1e-12
-    share = np.einsum("nkd,nd->nk", z, whole)[clear] / square[clear, None]
-    np.testing.assert_allclose(a.contribution[clear], share, rtol=1e-9, atol=1e-9)
-    bias = config.bias * whole.sum(-1)[clear] / square[clear]
-    np.testing.assert_allclose(a.contribution.sum(-1)[clear], 1 - bias, rtol=1e-9, atol=1e-9)
+    length = np.maximum(square, 1e-300)
+    share = np.einsum("nkd,nd->nk", z, whole) / length[:, None]
+    return energy, (meta**2).sum(-1), share, plain.bias * whole.sum(-1) / length, square > 1e-12
 
 
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=list(VARIANTS))
+@pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_energy_and_contributions(config):
     assert_accounts(config, torch.stack(grid(5), dim=-1))
 
@@ -73,7 +78,7 @@ def test_a_fused_signal_of_nothing_has_no_shares():
 # --- the nearest boundary --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=list(VARIANTS))
+@pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_boundary_and_distance(config):
     points = torch.stack(grid(6), dim=-1)
     a = audit(MemoryDecisionLayer(config), *points.unbind(-1))
@@ -136,7 +141,7 @@ def assert_crosses_there_and_not_before(layer: MemoryDecisionLayer, points: torc
     return count
 
 
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=list(VARIANTS))
+@pytest.mark.parametrize("config", CONFIGURATIONS.values(), ids=list(CONFIGURATIONS))
 def test_changes_cross_there_and_not_before(config):
     assert assert_crosses_there_and_not_before(MemoryDecisionLayer(config), random_points(300)) > 100
 
@@ -159,8 +164,9 @@ def against_the_scan(config: MDLConfig, points: torch.Tensor) -> tuple[int, int]
     return int(missed.sum()), missed.size
 
 
-def test_changes_are_never_longer_than_the_scans():
-    assert against_the_scan(MDLConfig(), random_points(60)) == (0, 180)
+@pytest.mark.parametrize("config", [MDLConfig(), CONFIGURATIONS["ensemble of 3"]], ids=["paper", "ensemble of 3"])
+def test_changes_are_never_longer_than_the_scans(config):
+    assert against_the_scan(config, random_points(60)) == (0, 180)
 
 
 @pytest.mark.slow
@@ -210,14 +216,15 @@ def test_the_nearer_of_two_crossings_is_taken():
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 3), (2, 0), (ROWS_AT_ONCE + 1,)])
-def test_leading_shapes(shape):
+@pytest.mark.parametrize("layer", [LAYER, ENSEMBLE], ids=["paper", "ensemble of 3"])
+def test_leading_shapes(layer, shape):
     signals = random_points(math.prod(shape)).reshape(*shape, 3).unbind(-1)
-    a = audit(LAYER, *signals)
+    a = audit(layer, *signals)
     shapes = {"energy": (*shape, 3), "contribution": (*shape, 3), "change": (*shape, 3)}
     for name, tensor in fields(a).items():
         assert tuple(tensor.shape) == shapes.get(name, shape), name
         assert tensor.dtype == (torch.int64 if name == "boundary" else torch.float64), name
-    flat = audit(LAYER, *(s.reshape(-1) for s in signals))
+    flat = audit(layer, *(s.reshape(-1) for s in signals))
     for name, tensor in fields(a).items():
         trailing = tensor.shape[len(shape) :]
         other = getattr(flat, name).reshape((*shape, *trailing))

@@ -289,13 +289,17 @@ def test_another_lexicon_of_the_detector_is_refused(layer):
 
 
 def test_file_round_trip(layer, tmp_path):
-    calibration = calibration_of(layer, name="é–漢", provenance={"questions": [1, 2], "command": "x"})
+    rows = ((0.5, 0.25, 0.0), (1, 0, 0.85))
+    calibration = calibration_of(
+        layer, name="é–漢", provenance={"questions": [1, 2], "command": "x"}, signals=rows, samples=2
+    )
     calibration.save(tmp_path / "c.json")
     back = Calibration.load(tmp_path / "c.json")
     assert back == calibration
     assert back.label == calibration.label
     assert isinstance(back.norm_range, tuple)
     assert isinstance(back.action_mix["active"], tuple)
+    assert back.signals == rows
     assert back.to_dict() == json.loads((tmp_path / "c.json").read_text("utf-8"))
 
 
@@ -303,12 +307,14 @@ def test_the_label_tells_two_fits_of_one_name_apart(layer):
     base = calibration_of(layer)
     changes = [
         {"norm_range": (1.5, 3.1)},
+        {"norm_range": None, "range_method": "exact"},
         {"thresholds": (0.6, 0.4, 0.1)},
         {"encoder": "b"},
         {"detector": "literal"},
         {"basis": "0"},
         {"config": "0"},
     ]
+    assert calibration_of(layer, signals=((0.5, 0.5, 0.5),) * 80).label == base.label
     labels = {calibration_of(layer, **change).label for change in changes} | {base.label}
     assert len(labels) == len(changes) + 1
     assert all(label.startswith("test:") for label in labels)
@@ -318,7 +324,17 @@ def test_the_label_tells_two_fits_of_one_name_apart(layer):
     ("change", "error", "message"),
     [
         ({"norm_range": (3.0, 1.0)}, ValueError, "norm_range must"),
-        ({"norm_range": None}, TypeError, "norm_range must"),
+        ({"norm_range": None}, ValueError, "range_method must be 'exact' without a norm_range, got 'minmax'"),
+        ({"range_method": "exact"}, ValueError, "range_method must be how norm_range was fitted, got 'exact'"),
+        ({"signals": 3}, TypeError, "signals must"),
+        ({"signals": [0.5, 0.5, 0.5]}, TypeError, "signals must"),
+        ({"signals": None}, TypeError, "signals must"),
+        ({"signals": [[0.5, 0.5, 0.5]]}, ValueError, "signals must be empty or those of all 80 samples, got 1"),
+        *[
+            ({"signals": [row], "samples": 1}, ValueError, "signals must each be three numbers in")
+            for row in ([0.5, 0.5], [0.5, 0.5, 1.5], [-0.1, 0.5, 0.5], [0.5, "0.5", 0.5], [0.5, True, 0.5])
+        ],
+        ({"signals": [[0.5, math.nan, 0.5]], "samples": 1}, ValueError, "signals must each be three numbers in"),
         ({"norm_range": (1.0, math.nan)}, ValueError, "norm_range must"),
         ({"norm_range": ("a", "b")}, TypeError, "norm_range must"),
         ({"thresholds": (0.2, 0.4, 0.6)}, ValueError, "thresholds must"),
@@ -388,11 +404,26 @@ def test_digests():
     assert len(config_digest(MDLConfig())) == 8
 
 
+def test_the_digest_of_a_configuration_is_as_before_there_were_several_bases():
+    """So that older calibrations still apply; other bases make another digest."""
+    assert config_digest(MDLConfig()) == "5d788aab"
+    others = [MDLConfig(bases=2), MDLConfig(bases=3), MDLConfig(basis="certified")]
+    assert len({config_digest(config) for config in (MDLConfig(), *others)}) == 4
+
+
+def test_a_calibration_without_signals_is_read_as_before(layer):
+    values = calibration_of(layer).to_dict()
+    del values["signals"]
+    assert Calibration.from_dict(values) == calibration_of(layer)
+
+
 def test_the_reference_is_for_the_paper_preset(layer):
     """What ships: 80 questions, minimum and maximum, the thresholds of Fig. 4; and its interval is with it."""
     reference = Calibration.reference()
     fitted = MemoryDecisionLayer().calibrated(reference)
     assert fitted.calibration_label == reference.label
+    assert len(reference.signals) == 80
+    assert reference.label == "reference:3d99362f"
     assert (reference.thresholds, reference.samples, reference.range_method) == ((0.6, 0.4, 0.2), 80, "minmax")
     low, high = layer.head.norm_range.tolist()
     assert low <= reference.norm_range[0] < reference.norm_range[1] <= high
@@ -409,6 +440,7 @@ def test_the_reference_is_what_its_script_fits(shared_data, project_root):
     spec.loader.exec_module(script)
     fitted, shipped = script.reference_calibration(shared_data("TruthfulQA.csv")), Calibration.reference()
     assert fitted.norm_range == pytest.approx(shipped.norm_range, abs=1e-6)
+    np.testing.assert_allclose(fitted.signals, shipped.signals, rtol=0, atol=1e-6)
     assert fitted.label.split(":")[0] == shipped.name
     for name in ("thresholds", "config", "basis", "encoder", "detector", "dataset", "samples"):
         assert getattr(fitted, name) == getattr(shipped, name), name

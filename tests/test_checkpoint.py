@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from cases import VARIANTS, assert_identical, calibration_of, configs, grid
+from cases import CONFIGURATIONS, assert_identical, calibration_of, configs, grid
 from hypothesis import given, settings
 from safetensors.torch import load_file, save_file
 
@@ -49,9 +49,9 @@ def rewrite(folder, *, tensors=None, checksum=True, **changes):
 # --- what was saved comes back ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_round_trip_bit_for_bit(variant, tmp_path):
-    layer = MemoryDecisionLayer(VARIANTS[variant])
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_round_trip_bit_for_bit(name, tmp_path):
+    layer = MemoryDecisionLayer(CONFIGURATIONS[name])
     layer.save_pretrained(tmp_path)
     back = MemoryDecisionLayer.from_pretrained(tmp_path)
     assert back.config == layer.config
@@ -77,6 +77,56 @@ def test_round_trip_of_a_calibrated_layer(saved):
     back = MemoryDecisionLayer.from_pretrained(saved)
     assert back.calibration == calibration_of(MemoryDecisionLayer())
     assert back.head.norm_range.tolist() == [1.5, 3.0]
+
+
+@pytest.mark.parametrize("change", [{"norm_range": (1.5, 3.0)}, {"norm_range": None, "range_method": "exact"}])
+def test_round_trip_of_a_calibrated_ensemble(tmp_path, change):
+    """With a range for all bases, and with the exact one of each."""
+    bare = MemoryDecisionLayer(MDLConfig(bases=3))
+    rows = ((0.5, 0.25, 0.2), (0.7, 0.5, 0.85))
+    layer = bare.calibrated(calibration_of(bare, thresholds=(0.7, 0.5, 0.3), signals=rows, samples=2, **change))
+    layer.save_pretrained(tmp_path)
+    back = MemoryDecisionLayer.from_pretrained(tmp_path)
+    assert (back.config, back.calibration, back.hand_set) == (layer.config, layer.calibration, False)
+    assert torch.equal(back.head.norm_range, layer.head.norm_range)
+    assert_identical(back(*grid(5)), layer(*grid(5)))
+
+
+def test_a_layer_saved_before_there_were_several_bases(saved):
+    """Its configuration and calibration lack what came later."""
+    described = json.loads((saved / "config.json").read_text("utf-8"))
+    config = {k: v for k, v in described["config"].items() if k not in ("bases", "basis")}
+    calibration = {k: v for k, v in described["calibration"].items() if k != "signals"}
+    rewrite(saved, config=config, calibration=calibration)
+    back = MemoryDecisionLayer.from_pretrained(saved)
+    assert (back.preset, back.calibration) == ("paper", calibration_of(MemoryDecisionLayer()))
+
+
+def test_ranges_of_their_own_that_no_configuration_holds(tmp_path):
+    """Of several bases: one for all, or the exact one of each."""
+    layer = MemoryDecisionLayer(MDLConfig(bases=2))
+    layer.save_pretrained(tmp_path)
+    layer.head.norm_range[0, 0] = 1.0
+    with pytest.raises(ValueError, match="norm_range must be one for all bases or the exact one of each"):
+        layer.save_pretrained(tmp_path / "other")
+    rewrite(tmp_path, tensors={"head.norm_range": layer.head.norm_range})
+    refused(tmp_path, "norm_range must be one for all bases or the exact one of each")
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_every_basis_must_be_orthogonal(tmp_path, place):
+    layer = MemoryDecisionLayer(MDLConfig(bases=3))
+    layer.save_pretrained(tmp_path)
+    basis = layer.projection.basis.clone()
+    basis[place] *= 1.001
+    rewrite(tmp_path, tensors={"projection.basis": basis})
+    refused(tmp_path, "basis is not orthogonal")
+
+
+def test_another_number_of_bases_than_the_configuration_says(tmp_path):
+    MemoryDecisionLayer(MDLConfig(bases=3)).save_pretrained(tmp_path)
+    rewrite(tmp_path, tensors={"projection.basis": MemoryDecisionLayer(MDLConfig(bases=2)).projection.basis})
+    refused(tmp_path, "projection.basis")
 
 
 def test_round_trip_of_a_replaced_basis(tmp_path):
@@ -145,7 +195,7 @@ def test_two_files_and_no_pickle(saved, monkeypatch):
 
 def test_the_description_is_readable(saved):
     described = json.loads((saved / "config.json").read_text("utf-8"))
-    assert set(described) == {"format", "config", "calibration", "sha256"}
+    assert set(described) == {"format", "config", "calibration", "certificate", "sha256"}
     assert described["format"] == 1
     assert MDLConfig.from_dict(described["config"]).norm_range == (1.5, 3.0)
 

@@ -14,7 +14,7 @@ from cases import assert_identical, configs, fields, grid
 from hypothesis import given, settings
 
 from mdl_torch import MDLConfig, MemoryDecisionLayer
-from mdl_torch.config import ABLATIONS, PRESETS, check_norm_range, preset_config
+from mdl_torch.config import ABLATIONS, ENSEMBLE_BASES, PRESETS, check_norm_range, preset_config
 from mdl_torch.layer import exact_norm_range
 
 SWITCHES = tuple(ABLATIONS)
@@ -34,6 +34,8 @@ def test_defaults_are_table_2():
         "thresholds": [0.6, 0.4, 0.2],
         "norm_range": None,
         "seed": 42,
+        "bases": 1,
+        "basis": None,
         "value_encoding": True,
         "risk_inversion": True,
         "risk_modulation": True,
@@ -46,6 +48,11 @@ OUT_OF_RANGE = [
     ("dim", 0, {}),
     ("dim", -16, {}),
     ("seed", -1, {}),
+    ("seed", 43, {"basis": "certified"}),
+    ("bases", 0, {}),
+    ("bases", 1025, {}),
+    ("bases", 2, {"basis": "certified"}),
+    ("dim", 12, {"basis": "certified", "subspace_dims": (4, 4, 4)}),
     ("subspace_dims", (5, 5, 5), {}),
     ("subspace_dims", (16, 0, 0), {}),
     ("subspace_dims", (5, 11), {}),
@@ -87,13 +94,14 @@ OUT_OF_RANGE = [
 ]
 
 WRONG_KIND = [
-    *[(name, value) for name in ("dim", "seed") for value in (16.0, "16", None, True)],
+    *[(name, value) for name in ("dim", "seed", "bases") for value in (16.0, "16", None, True)],
     *[(name, value) for name in ("sigma", "cross_leakage", "bias") for value in ("0.2", None, True, [0.2])],
     *[
         (name, value)
         for name in ("subspace_gains", "risk_gain", "gate", "thresholds", "subspace_dims")
         for value in (0.5, "abc", None, {0.6: 1})
     ],
+    *[("basis", value) for value in (3, True, ["certified"])],
     ("norm_range", 2.0),
     ("norm_range", ("1", "2")),
     ("subspace_gains", (1.0, "0.7", 0.5)),
@@ -122,7 +130,8 @@ def test_every_value_has_a_check():
 
 def test_the_ends_of_the_ranges_are_valid():
     MDLConfig(cross_leakage=0.0, thresholds=(1.0, 0.5, 0.0), gate=(0.0, 0.0), risk_gain=(0.0, 0.0), seed=0)
-    MDLConfig(dim=3, subspace_dims=(1, 1, 1), norm_range=(0.0, 1e-4), sigma=1e-6)
+    MDLConfig(dim=3, subspace_dims=(1, 1, 1), norm_range=(0.0, 1e-4), sigma=1e-6, bases=1024)
+    MDLConfig(basis="certified", seed=42, bases=1, dim=16, subspace_dims=(1, 1, 14))
 
 
 def test_leakage_message_names_the_bound():
@@ -201,6 +210,8 @@ CHANGES = {
     "thresholds": [{"thresholds": t} for t in ((0.7, 0.4, 0.2), (0.6, 0.5, 0.2), (0.6, 0.4, 0.3))],
     "norm_range": [{"norm_range": r} for r in ((1.3, 3.2805849677116843), (1.2522579643522156, 3.2))],
     "seed": {"seed": 43},
+    "bases": {"bases": 2},
+    "basis": {"basis": "certified"},
     **{name: {name: False} for name in SWITCHES},
 }
 """A change of every value, one for each of its components."""
@@ -256,14 +267,27 @@ def test_unknown_ablation_and_preset_name_the_nearest():
         MDLConfig().ablate("alpha")
     with pytest.raises(ValueError, match=r"unknown preset 'Paper'; did you mean 'paper'"):
         preset_config("Paper")
+    with pytest.raises(ValueError, match=r"unknown basis 'certifed'; did you mean 'certified'"):
+        MDLConfig(basis="certifed")
 
 
 def test_every_preset_is_itself():
     for name, config in PRESETS.items():
         assert preset_config(name) == config
         assert config.preset == name
-    assert MDLConfig(norm_range=(1.0, 2.0), thresholds=(0.5, 0.3, 0.1)).preset == "paper"
+        assert config.ablate("alpha_gate").preset == f"{name}-without-alpha_gate"
+        assert dataclasses.replace(config, norm_range=(1.0, 2.0), thresholds=(0.5, 0.3, 0.1)).preset == name
+    assert MDLConfig(bases=2).preset == MDLConfig(basis="certified", sigma=0.3).preset == "custom"
     assert MDLConfig(seed=1).preset == MDLConfig(bias=0.1).ablate("alpha_gate").preset == "custom"
+
+
+def test_the_presets_differ_by_their_bases_only():
+    """The ensemble begins with the basis of the paper."""
+    assert list(PRESETS) == ["paper", "certified", "ensemble"]
+    assert preset_config("paper") == MDLConfig()
+    assert preset_config("certified") == MDLConfig(basis="certified")
+    assert preset_config("ensemble") == MDLConfig(bases=ENSEMBLE_BASES)
+    assert preset_config("ensemble").seed == preset_config("paper").seed == 42
 
 
 def test_check_norm_range_returns_what_it_accepts():

@@ -1,4 +1,7 @@
-"""One contract that every public module keeps. A new module joins by an entry in ``CASES``; without, a test fails."""
+"""One contract that every public module keeps. A new module joins by an entry in ``CASES``; without, a test fails.
+
+A module whose configuration changes its shapes has several entries.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from torch.export import Dim, ShapesCollection
 from torch.utils._pytree import tree_leaves, tree_map, tree_structure
 
 import mdl_torch
+from mdl_torch.config import PRESETS
 from mdl_torch.embedding_gate import EmbeddingGate
 from mdl_torch.encoding import ValueEncoder
 from mdl_torch.fusion import MetaFusion
@@ -104,30 +108,49 @@ def signals(draw: Draw) -> dict[str, Tensor]:
     return {"relevance": draw.unit(), "reliability": draw.unit(), "risk": draw.unit()}
 
 
-CASES: dict[type[nn.Module], Case] = {
-    ValueEncoder: Case(ValueEncoder, lambda d: {"scalars": d.unit()}, ("centres", "sigma")),
-    SubspaceProjection: Case(SubspaceProjection, lambda d: {"vectors": d.normal(3, 16)}, ("basis", "gains", "leakage")),
-    MetaFusion: Case(MetaFusion, lambda d: {"channels": d.normal(3, 16)}, ("coefficients", "bias")),
-    ConfidenceHead: Case(
+def preset(name: str) -> Callable[[], MemoryDecisionLayer]:
+    return lambda: MemoryDecisionLayer.from_preset(name)
+
+
+CASES: dict[str, Case] = {
+    "ValueEncoder": Case(ValueEncoder, lambda d: {"scalars": d.unit()}, ("centres", "sigma")),
+    "SubspaceProjection": Case(
+        SubspaceProjection, lambda d: {"vectors": d.normal(3, 16)}, ("basis", "gains", "leakage")
+    ),
+    "SubspaceProjection-ensemble": Case(
+        lambda: SubspaceProjection(PRESETS["ensemble"]),
+        lambda d: {"vectors": d.normal(1, 3, 16)},
+        ("basis", "gains", "leakage"),
+    ),
+    "MetaFusion": Case(MetaFusion, lambda d: {"channels": d.normal(3, 16)}, ("coefficients", "bias")),
+    "ConfidenceHead": Case(
         lambda: ConfidenceHead(norm_range=(1.0, 3.0)),
         lambda d: {"relevance_vector": d.unit(16), "meta": d.unit(16)},
         ("norm_range", "gate"),
     ),
-    ActionPolicy: Case(ActionPolicy, lambda d: {"gated_confidence": d.unit()}, ("thresholds",), promotes=True),
-    MemoryDecisionLayer: Case(MemoryDecisionLayer, signals, LAYER_STATE, promotes=True),
-    LexicalConflictDetector: Case(
+    "ConfidenceHead-ensemble": Case(
+        lambda: ConfidenceHead(norm_range=((1.0, 3.0), (1.5, 2.5))),
+        lambda d: {"relevance_vector": d.unit(1, 16), "meta": d.unit(2, 16)},
+        ("norm_range", "gate"),
+    ),
+    "ActionPolicy": Case(ActionPolicy, lambda d: {"gated_confidence": d.unit()}, ("thresholds",), promotes=True),
+    **{f"MemoryDecisionLayer-{name}": Case(preset(name), signals, LAYER_STATE, promotes=True) for name in PRESETS},
+    "LexicalConflictDetector": Case(
         LexicalConflictDetector, lambda d: {"features": d.stance(LexicalConflictDetector())}, floats=False
     ),
-    LiteralConflictDetector: Case(
+    "LiteralConflictDetector": Case(
         LiteralConflictDetector, lambda d: {"features": d.stance(LiteralConflictDetector())}, floats=False
     ),
-    SignalExtractor: Case(SignalExtractor, Draw.store, ("relevant_above",), promotes=True),
-    EmbeddingGate: Case(
-        EmbeddingGate,
-        Draw.store,
-        (*(f"layer.{name}" for name in LAYER_STATE), "extractor.relevant_above"),
-        promotes=True,
-    ),
+    "SignalExtractor": Case(SignalExtractor, Draw.store, ("relevant_above",), promotes=True),
+    **{
+        f"EmbeddingGate-{name}": Case(
+            lambda name=name: EmbeddingGate(MemoryDecisionLayer.from_preset(name)),
+            Draw.store,
+            (*(f"layer.{name}" for name in LAYER_STATE), "extractor.relevant_above"),
+            promotes=True,
+        )
+        for name in ("paper", "ensemble")
+    },
 }
 
 BASES = {Stage}
@@ -148,13 +171,17 @@ def modules_of_the_package() -> set[type[nn.Module]]:
 
 
 def test_every_public_module_has_an_entry():
-    assert {m.__name__ for m in modules_of_the_package()} == {m.__name__ for m in CASES}
+    assert {m.__name__ for m in modules_of_the_package()} == {type(case.build()).__name__ for case in CASES.values()}
+
+
+def test_every_entry_is_named_after_its_module():
+    for name, case in CASES.items():
+        assert name.split("-")[0] == type(case.build()).__name__
 
 
 def every(applies: Callable[[Case], bool] = lambda case: True) -> dict[str, Any]:
     """Arguments of a fixture that runs over the cases to which a rule applies."""
-    modules = [module for module, case in CASES.items() if applies(case)]
-    return {"params": modules, "ids": [module.__name__ for module in modules]}
+    return {"params": [name for name, case in CASES.items() if applies(case)]}
 
 
 @pytest.fixture(**every())
@@ -212,7 +239,7 @@ def submodule_attributes(module: nn.Module):
 
 
 def test_docstring_has_a_runnable_example():
-    for module in CASES:
+    for module in modules_of_the_package():
         text = inspect.getdoc(module) or ""
         assert "Example:" in text, module
         assert ">>>" in text, module

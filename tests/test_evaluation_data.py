@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
 
-from mdl_torch.evaluation.questions import Question, load_truthfulqa
-from mdl_torch.evaluation.stores import stores, truthfulqa_retrievals
+from mdl_torch.evaluation.questions import Question, is_halueval, load_halueval, load_truthfulqa
+from mdl_torch.evaluation.stores import halueval_retrievals, stores, truthfulqa_retrievals
 
 COLUMNS_2021 = ("Type", "Category", "Question", "Best Answer", "Correct Answers", "Incorrect Answers", "Source")
 COLUMNS_2025 = (*COLUMNS_2021[:4], "Best Incorrect Answer", *COLUMNS_2021[4:])
@@ -122,6 +123,111 @@ def test_the_development_file(shared_data):
     assert all(";" not in answer and answer.strip() == answer for q in questions for answer in q.correct + q.incorrect)
 
 
+# --- HaluEval QA --------------------------------------------------------------------------------------------------
+
+
+def record(number, **changes):
+    return {
+        "knowledge": f"Rain {number} is water. Water is wet.",
+        "question": f"Is rain {number} wet?",
+        "right_answer": f"yes, {number}",
+        "hallucinated_answer": f"Rain {number} is dry.",
+        **changes,
+    }
+
+
+def json_lines(*records):
+    return "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records)
+
+
+def test_a_record_has_knowledge_and_one_answer_of_each_kind_and_no_category(write):
+    second = record(2, question=" “Café”\n? ", source="more keys do not matter")
+    questions = load_halueval(write(json_lines(record(1), second)))
+    assert questions[0] == Question(
+        id="halueval-00000",
+        text="Is rain 1 wet?",
+        correct=("yes, 1",),
+        incorrect=("Rain 1 is dry.",),
+        category=None,
+        knowledge="Rain 1 is water. Water is wet.",
+    )
+    assert (questions[1].id, questions[1].text) == ("halueval-00001", "“Café”\n?")
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\n\n \t\n"], ids=["unix", "windows", "blank-lines"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"], ids=["plain", "mark", "mark-alone"])
+def test_blank_lines_line_ends_and_a_byte_order_mark_do_not_matter_in_halueval(write, newline, mark):
+    content = json_lines(record(1), record(2)).encode().replace(b"\n", newline)
+    assert [q.id for q in load_halueval(write(mark + content))] == ["halueval-00000", "halueval-00001"]
+    assert load_halueval(write(mark + content.rstrip())) == load_halueval(write(json_lines(record(1), record(2))))
+
+
+FIRST = json_lines(record(1))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no question"),
+        ("\n\n", "holds no question"),
+        ("<!DOCTYPE html>\n", "line 1: Expecting value"),
+        (FIRST + "\n{", "line 3: Expecting property name"),
+        (
+            FIRST + '"text"\n',
+            "line 2: expected an object with knowledge, question, right_answer, hallucinated_a.* got str",
+        ),
+        (f"[{json_lines(record(1))}]", "line 1: Expecting ',' delimiter"),
+        (FIRST + '{"question": "Is it?"}\n', "line 2: no knowledge, right_answer, hallucinated_answer"),
+        (FIRST + json_lines(record(2, question=" \t", knowledge="")), "line 2: empty knowledge, question"),
+        (FIRST + json_lines(record(2, right_answer=7)), "line 2: right_answer must be a string, got 7"),
+        (FIRST + json_lines(record(2, knowledge=None)), "line 2: knowledge must be a string, got None"),
+        ((FIRST + json_lines(record(2, question="Café?"))).encode("latin-1"), "line 2: .*can't decode byte 0xe9"),
+        (FIRST.encode("utf-16"), "line 1: .*can't decode byte 0xff"),
+        ("[" * 100_000, "line 1: "),
+    ],
+    ids=[str(number) for number in range(13)],
+)
+def test_what_is_no_halueval_is_refused_by_file_and_line(write, content, message):
+    path = write(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        load_halueval(path)
+    assert str(path) in str(raised.value)
+
+
+def test_a_missing_halueval_is_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nothing\.json"):
+        load_halueval(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [
+        (FIRST.encode(), True),
+        (b"\xef\xbb\xbf" + FIRST.encode(), True),
+        (b'{"right_answer": 1, "question": null}', True),  # a bad one, to be named as such
+        (b'{"right_answer": "This."}', False),
+        (b'{"query": "Is \\"question\\" or \\"right_answer\\" a key?", "memories": []}', False),
+        (b'{"query": "What?", "memories": [{"question": "a", "right_answer": "b"}]}', False),
+        (b'["question", "right_answer"]', False),
+        (b'{"question": "What?", "right_answer": ', False),
+        (b"", False),
+        (b'"right_answer"' + b"[" * 100_000, False),
+        (b'\xff{"question": "What?", "right_answer": "This."}', False),
+    ],
+)
+def test_a_line_of_halueval_is_known_by_its_keys(line, is_one):
+    assert is_halueval(line) is is_one
+
+
+def test_the_development_file_of_halueval(shared_data):
+    questions = load_halueval(shared_data("halueval_qa.jsonl"))
+    assert len(questions) == len({q.id for q in questions}) == 350
+    assert questions[0].correct == ("Arthur's Magazine",)
+    assert questions[0].incorrect == ("First for Women was started first.",)
+    assert questions[0].knowledge.startswith("Arthur's Magazine (1844–1846) was an American literary periodical")
+    assert all(q.category is None for q in questions)
+
+
 # --- stores -------------------------------------------------------------------------------------------------------
 
 POOL = [
@@ -191,3 +297,29 @@ def test_too_few_questions_for_distractors(count):
 def test_truthfulqa_retrievals_are_the_stores_of_the_file(write):
     path = write(csv_text(COLUMNS_2025, [row(n) for n in range(5)]))
     assert list(truthfulqa_retrievals(path, seed=2)) == list(stores(load_truthfulqa(path), seed=2))
+
+
+def test_knowledge_goes_into_the_store_and_into_no_other():
+    """Section 5.1: for HaluEval the knowledge snippet is a record of its own, beside answers and distractors."""
+    pool = [Question(f"q{n}", f"Is {n} even?", (f"{n} is",), (f"{n} is not",), knowledge=f"on {n}") for n in range(30)]
+    for number, (asked, bare) in enumerate(zip(stores(pool), stores(pool, answers=0), strict=True)):
+        assert texts(asked, "knowledge") == texts(bare, "knowledge") == [f"on {number}"]
+        assert texts(asked, "correct") == [f"{number} is"]
+        assert texts(asked, "incorrect") == [f"{number} is not"]
+        assert len(asked.memories) == 5
+        assert f"{number} is" not in texts(asked, "distractor")
+        assert all(text.endswith(" is") for text in texts(asked, "distractor"))
+    places = {[m.id for m in retrieval.memories].index("knowledge-0") for retrieval in stores(pool)}
+    assert places == {0, 1, 2, 3, 4}
+
+
+def test_halueval_retrievals_are_the_stores_of_the_file(write):
+    path = write(json_lines(*map(record, range(5))))
+    found = list(halueval_retrievals(path, seed=2))
+    assert found == list(stores(load_halueval(path), seed=2))
+    assert (found[3].id, found[3].query, found[3].category, found[3].risk) == (
+        "halueval-00003",
+        "Is rain 3 wet?",
+        None,
+        None,
+    )

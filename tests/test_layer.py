@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from cases import (
+    CONFIGURATIONS,
     VARIANTS,
     assert_agrees,
     assert_identical,
@@ -26,15 +28,18 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mdl_torch import Action, Calibration, MDLConfig, MemoryDecisionLayer, Status
-from mdl_torch.layer import exact_norm_range
+from mdl_torch.calibration import fit_norm_range
+from mdl_torch.config import PRESETS
+from mdl_torch.layer import exact_norm_range, refit_norm_range
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "decisions.json").read_text("utf-8"))
 DTYPES = (torch.float64, torch.float32)
 
 
 @pytest.fixture(scope="module")
-def layer():
-    return MemoryDecisionLayer()
+def layer(request):
+    """That of the paper, unless a test names other presets."""
+    return MemoryDecisionLayer.from_preset(getattr(request, "param", "paper"))
 
 
 # --- the equations ---------------------------------------------------------------------------------------------------
@@ -78,9 +83,9 @@ def test_golden_file_tells_the_variants_apart():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_agrees_with_the_oracle_over_the_cube(variant, dtype):
-    assert_agrees(MemoryDecisionLayer(VARIANTS[variant]), grid(13, dtype))
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_agrees_with_the_oracle_over_the_cube(name, dtype):
+    assert_agrees(MemoryDecisionLayer(CONFIGURATIONS[name]), grid(13, dtype))
 
 
 @given(signals=signal_batches(torch.float64))
@@ -98,9 +103,9 @@ def test_agrees_with_the_oracle_in_float32(layer, signals):
 @given(config=configs(), data=st.data())
 def test_agrees_with_the_oracle_for_any_configuration(dtype, config, data):
     if config.norm_range is None:
-        low, high = oracle_of(config).exact_range()
-        assume(high - low >= 0.5)
-        assert exact_norm_range(config) == pytest.approx((low, high), abs=1e-12)
+        expected = [one.exact_range() for one in oracle_of(config).members()]
+        assume(min(high - low for low, high in expected) >= 0.5)
+        np.testing.assert_allclose(exact_norm_range(config), np.squeeze(expected), rtol=0, atol=1e-12)
     assert_agrees(MemoryDecisionLayer(config), data.draw(signal_batches(dtype)))
 
 
@@ -211,6 +216,7 @@ def test_broadcasting(layer, shapes, expected):
     assert_identical(got, layer(*wide))
 
 
+@pytest.mark.parametrize("layer", PRESETS, indirect=True)
 @settings(deadline=None, max_examples=40)
 @given(signals=signal_batches())
 def test_batch_equals_loop_equals_vmap(layer, signals):
@@ -231,6 +237,141 @@ def test_nested_vmap(layer):
         torch.testing.assert_close(
             fields(mapped)[name], tensor, rtol=0, atol=1e-14 if tensor.is_floating_point() else 0
         )
+
+
+# --- several bases ----------------------------------------------------------------------------------------------------
+
+
+def singles(bases: int, **changes) -> list[MemoryDecisionLayer]:
+    """The layers of the seeds that an ensemble averages."""
+    return [MemoryDecisionLayer(MDLConfig(seed=MDLConfig.seed + i, **changes)) for i in range(bases)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("changes", [{}, {"norm_range": (1.5, 3.0)}, {"alpha_gate": False}])
+def test_an_ensemble_is_the_mean_of_its_layers(dtype, changes):
+    """Each with its own exact range, unless one is given for all; M, R, A and g_A are everyone's."""
+    signals = grid(9, dtype)
+    got = fields(MemoryDecisionLayer(MDLConfig(bases=4, **changes))(*signals))
+    each = [fields(layer(*signals)) for layer in singles(4, **changes)]
+    for name in ("norm", "confidence", "consistency", "gated_confidence"):
+        mean = torch.stack([one[name] for one in each]).mean(0)
+        torch.testing.assert_close(got[name], mean, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-14)
+        assert (each[0][name] - each[1][name]).abs().max() > 1e-3 or changes
+    for name in ("relevance", "reliability", "risk", "gain", "status"):
+        assert torch.equal(got[name], each[0][name]), name
+    theta = torch.tensor(MDLConfig.thresholds, dtype=dtype)
+    assert torch.equal(got["action"].int(), (got["gated_confidence"][:, None] < theta).sum(-1).int())
+
+
+def test_an_ensemble_of_one_is_the_plain_layer(layer):
+    assert_identical(MemoryDecisionLayer(MDLConfig(bases=1))(*grid(7)), layer(*grid(7)))
+
+
+def test_trust_is_that_of_every_basis():
+    """In the order of the seeds; the decision is their mean, and that of a single basis is the decision."""
+    signals = tuple(s.reshape(5, 25) for s in grid(5))
+    ensemble, each = MemoryDecisionLayer(MDLConfig(bases=3)), singles(3)
+    trust = ensemble.trust(*signals)
+    for name, values in trust._asdict().items():
+        assert values.shape == (5, 25, 3)
+        for i, one in enumerate(each):
+            torch.testing.assert_close(values[..., i], getattr(one(*signals), name), rtol=0, atol=1e-14)
+            assert torch.equal(getattr(one.trust(*signals), name), getattr(one(*signals), name))
+        assert torch.equal(getattr(ensemble(*signals), name), values.mean(-1))
+
+
+def test_what_an_ensemble_represents():
+    signals = grid(3)
+    relevance_vector, channels, meta, gain = MemoryDecisionLayer(MDLConfig(bases=3)).represent(*signals)
+    assert (relevance_vector.shape, channels.shape) == ((27, 1, 16), (27, 3, 3, 16))
+    assert (meta.shape, gain.shape) == ((27, 3, 16), (27,))
+    for i, one in enumerate(singles(3)):
+        alone = one.represent(*signals)
+        torch.testing.assert_close(channels[:, i], alone.channels, rtol=0, atol=1e-14)
+        torch.testing.assert_close(meta[:, i], alone.meta, rtol=0, atol=1e-14)
+        assert torch.equal(relevance_vector[:, 0], alone.relevance_vector)
+        assert torch.equal(gain, alone.gain)
+
+
+@pytest.mark.parametrize("bases", [2, 5])
+def test_the_exact_ranges_are_those_of_the_seeds(bases):
+    expected = [exact_norm_range(MDLConfig(seed=MDLConfig.seed + i)) for i in range(bases)]
+    np.testing.assert_allclose(exact_norm_range(MDLConfig(bases=bases)), expected, rtol=0, atol=1e-12)
+    held = MemoryDecisionLayer(MDLConfig(bases=bases)).head.norm_range
+    np.testing.assert_allclose(held, expected, rtol=0, atol=1e-12)
+    assert MemoryDecisionLayer(MDLConfig(bases=2, norm_range=(1.0, 2.0))).head.norm_range.tolist() == [[1.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_calibrating_thresholds_only_keeps_the_exact_range(preset):
+    bare = MemoryDecisionLayer.from_preset(preset)
+    calibration = calibration_of(bare, norm_range=None, range_method="exact", thresholds=(0.7, 0.5, 0.3))
+    by_hand = MemoryDecisionLayer(dataclasses.replace(bare.config, norm_range=(1.0, 2.0)))
+    for start in (bare, by_hand):
+        fitted = start.calibrated(calibration)
+        assert (fitted.calibration_label, fitted.hand_set, fitted.preset) == (calibration.label, False, preset)
+        assert fitted.config == dataclasses.replace(bare.config, thresholds=(0.7, 0.5, 0.3))
+        assert torch.equal(fitted.head.norm_range, bare.head.norm_range)
+        back = fitted.uncalibrated()
+        assert (back.config, back.calibration_label) == (bare.config, "exact-range")
+        assert_identical(back(*grid(3)), bare(*grid(3)))
+    fitted.head.norm_range[..., 1] += 0.1
+    assert fitted.hand_set
+    assert fitted.calibration_label.startswith("manual:")
+
+
+def test_calibrating_an_ensemble_with_one_range():
+    bare = MemoryDecisionLayer(MDLConfig(bases=3))
+    fitted = bare.calibrated(calibration_of(bare))
+    assert fitted.head.norm_range.tolist() == [[1.5, 3.0]] * 3
+    assert not fitted.hand_set
+    assert_agrees(fitted, grid(5))
+    fitted.head.norm_range[1, 0] = 1.4
+    assert fitted.hand_set
+
+
+def test_an_ensemble_with_one_replaced_basis_is_custom_and_has_its_own_range():
+    ensemble, other = MemoryDecisionLayer(MDLConfig(bases=3)), MemoryDecisionLayer(MDLConfig(seed=7))
+    basis = ensemble.projection.basis.clone()
+    basis[1] = other.projection.basis
+    ensemble.load_state_dict({**ensemble.state_dict(), "projection.basis": basis})
+    assert (ensemble.preset, ensemble.hand_set) == ("custom", True)
+    expected = [exact_norm_range(MDLConfig(seed=seed)) for seed in (42, 7, 44)]
+    np.testing.assert_allclose(ensemble.uncalibrated().head.norm_range, expected, rtol=0, atol=1e-12)
+
+
+# --- a range refitted for another basis ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["minmax", "quantile(0.1)"])
+def test_refitting_the_range_is_fitting_it_on_the_same_retrievals(layer, method):
+    rows = tuple((m / 10, r / 10, 0.2) for m in range(4, 11) for r in range(3, 9))
+    calibration = calibration_of(layer, range_method=method, signals=rows, samples=len(rows))
+    norms = [fit_norm_range(oracle_of(MDLConfig(seed=s)).norm(*np.array(rows).T), method) for s in (42, 43, 44)]
+    assert refit_norm_range(calibration, layer) == pytest.approx(norms[0], abs=1e-12)
+    assert refit_norm_range(calibration, layer.calibrated(calibration)) == refit_norm_range(calibration, layer)
+    assert refit_norm_range(calibration, singles(2)[1]) == pytest.approx(norms[1], abs=1e-12)
+    np.testing.assert_allclose(
+        refit_norm_range(calibration, MemoryDecisionLayer(MDLConfig(bases=3))), norms, rtol=0, atol=1e-12
+    )
+
+
+def test_refitting_the_reference_gives_its_own_range(layer):
+    reference = Calibration.reference()
+    assert refit_norm_range(reference, layer) == pytest.approx(reference.norm_range, abs=2e-7)
+
+
+def test_refitting_an_exact_range_is_the_exact_range():
+    for config in (MDLConfig(seed=43), MDLConfig(bases=2)):
+        other = MemoryDecisionLayer(config)
+        calibration = calibration_of(other, norm_range=None, range_method="exact")
+        assert refit_norm_range(calibration, other) == exact_norm_range(config)
+
+
+def test_refitting_needs_the_signals(layer):
+    with pytest.raises(ValueError, match="calibration 'test' must hold the signals it was fitted on"):
+        refit_norm_range(calibration_of(layer), layer)
 
 
 # --- bad values: no exception in a graph, but never trust ------------------------------------------------------------
@@ -363,7 +504,8 @@ def test_layer_built_on_another_device():
 
 
 def test_presets_and_labels(layer):
-    assert MemoryDecisionLayer.from_preset("paper").preset == layer.preset == "paper"
+    assert [MemoryDecisionLayer.from_preset(name).preset for name in PRESETS] == list(PRESETS)
+    assert layer.preset == "paper"
     assert MemoryDecisionLayer(MDLConfig(sigma=0.3)).preset == "custom"
     assert MemoryDecisionLayer(MDLConfig().ablate("alpha_gate")).preset == "paper-without-alpha_gate"
     assert (layer.calibration_label, layer.hand_set) == ("exact-range", False)

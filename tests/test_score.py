@@ -403,6 +403,89 @@ def test_truthfulqa_is_read_as_stores(tmp_path: Path, gate: MemoryGate, shared_d
     assert all(line["risk_rule"].startswith("category: ") for line in lines)
 
 
+def halueval(*numbers: int, **changes: str) -> bytes:
+    """Lines of HaluEval QA; by their keywords those with even numbers are of high risk."""
+    records = [
+        {
+            "knowledge": f"Person {n} was born in Vienna.",
+            "question": f"Where was person {n} born, who {'paints' if n % 2 else 'treats a disease'}?",
+            "right_answer": f"in Vienna, {n}",
+            "hallucinated_answer": f"Person {n} was born in Linz.",
+            **changes,
+        }
+        for n in numbers
+    ]
+    return b"".join(json_line(record) for record in records)
+
+
+def test_halueval_is_read_as_stores(tmp_path: Path, gate: MemoryGate) -> None:
+    """Known by the keys of its first line, whatever its name: as JSON, compressed, and from standard input."""
+    (tmp_path / "qa_data.json").write_bytes(halueval(*range(6)))
+    (tmp_path / "qa.jsonl.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + halueval(*range(6))))
+    summary = score(tmp_path / "qa_data.json", tmp_path / "out.jsonl", gate)
+    assert (summary.lines, summary.errors) == (6, 0)
+    lines = output(tmp_path / "out.jsonl")
+    assert [line["id"] for line in lines] == [f"halueval-{n:05d}" for n in range(6)]
+    for line in lines:
+        kinds = sorted(memory["id"].split("-")[0] for memory in line["memories"])
+        assert kinds == ["correct", "distractor", "distractor", "incorrect", "knowledge"]
+    assert [line["risk"] for line in lines] == [0.85, 0.2] * 3
+    assert all("category" not in line["risk_rule"] for line in lines)
+    score(tmp_path / "qa.jsonl.gz", tmp_path / "again.jsonl", gate)
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "out.jsonl").read_bytes()
+
+
+def test_halueval_from_standard_input(tmp_path: Path, gate: MemoryGate, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "qa_data.json").write_bytes(halueval(*range(4)))
+    with (tmp_path / "qa_data.json").open(encoding="utf-8") as piped:
+        monkeypatch.setattr(sys, "stdin", piped)
+        summary = score("-", tmp_path / "out.jsonl", gate)
+    assert summary.actions == score(tmp_path / "qa_data.json", tmp_path / "file.jsonl", gate).actions
+    assert [line["id"] for line in output(tmp_path / "out.jsonl")] == [f"halueval-{n:05d}" for n in range(4)]
+
+
+def test_a_stored_decision_on_halueval_is_found_in_its_source(tmp_path: Path, gate: MemoryGate) -> None:
+    (tmp_path / "qa_data.json").write_bytes(halueval(*range(4)))
+    score(tmp_path / "qa_data.json", tmp_path / "out.jsonl", gate)
+    number, record = find_decision(tmp_path / "out.jsonl", id="halueval-00002")
+    source = find_source(tmp_path / "qa_data.json", record, number)
+    assert source.query == "Where was person 2 born, who treats a disease?"
+    assert {memory.text for memory in source.memories} >= {"in Vienna, 2", "Person 2 was born in Vienna."}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (halueval(0, 1) + b"\n" + halueval(2, knowledge=" "), "line 4: empty knowledge"),
+        (halueval(0, 1, 2) + GOOD, "line 4: no knowledge, question, right_answer, hallucinated_answer"),
+        (b'{"question": "What is tea?", "right_answer": "A drink."}', "line 1: no knowledge, hallucinated_answer"),
+        (halueval(0, 1), "questions must be more than 2"),
+    ],
+)
+def test_a_bad_line_of_halueval_ends_the_run_before_it_begins(
+    tmp_path: Path, gate: MemoryGate, content: bytes, message: str
+) -> None:
+    (tmp_path / "qa_data.json").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        score(tmp_path / "qa_data.json", tmp_path / "out.jsonl", gate)
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_retrieval_with_keys_of_halueval_further_down_is_a_bad_line_as_ever(tmp_path: Path, gate: MemoryGate) -> None:
+    (tmp_path / "in.jsonl").write_bytes(GOOD + b"\n" + halueval(0))
+    summary = score(tmp_path / "in.jsonl", tmp_path / "out.jsonl", gate)
+    assert (summary.lines, summary.errors) == (2, 1)
+
+
+def test_the_bar_of_a_data_set_follows_its_stores(tmp_path: Path) -> None:
+    """They all are read before the first is decided on."""
+    path = tmp_path / "qa_data.json"
+    path.write_bytes(halueval(*range(4)))
+    with score_module._Source(path) as source:
+        places = [source.position() for _ in source.items()]
+    assert places == pytest.approx([path.stat().st_size * part for part in (0.25, 0.5, 0.75, 1)], abs=1)
+
+
 @pytest.fixture
 def decided(tmp_path: Path, gate: MemoryGate) -> Path:
     lines = [GOOD, READY, b"bad", GOOD, GOOD.replace(b"good", b"a/b \xc3\xa9")]

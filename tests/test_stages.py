@@ -11,13 +11,14 @@ import sys
 import numpy as np
 import pytest
 import torch
-from cases import configs, oracle_of, tensors, unit
+from cases import DATA, configs, oracle_of, tensors, unit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import projectors as plain_projectors
 from oracle import qr_basis
 
 from mdl_torch import Action, MDLConfig, MemoryDecisionLayer, Status
+from mdl_torch.config import NAMED_BASES, PRESETS
 from mdl_torch.encoding import ValueEncoder, value_vectors
 from mdl_torch.fusion import MetaFusion, risk_gain
 from mdl_torch.head import ConfidenceHead, confidence, consistency
@@ -25,7 +26,14 @@ from mdl_torch.outputs import INVALID
 from mdl_torch.policy import ActionPolicy, guard
 from mdl_torch.risk import tier
 from mdl_torch.stage import Stage, check_tensors, compute_dtype, no_autocast
-from mdl_torch.subspace import SubspaceProjection, projectors, seeded_basis, subspace_weights
+from mdl_torch.subspace import (
+    SHIPPED_BASES,
+    SubspaceProjection,
+    configured_basis,
+    projectors,
+    seeded_basis,
+    subspace_weights,
+)
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 
@@ -70,9 +78,42 @@ def test_shipped_basis_is_todays_qr():
         np.testing.assert_allclose(ours, numpys, **EXACT)
 
 
+def test_the_ensemble_ships_and_is_todays_qr():
+    """Every seed of the preset, whatever their number is; the first is the paper's, to the bit."""
+    ensemble = PRESETS["ensemble"]
+    seeds = range(ensemble.seed, ensemble.seed + ensemble.bases)
+    stacked = configured_basis(ensemble)
+    assert stacked.shape == (ensemble.bases, 16, 16)
+    assert np.load(DATA / "basis-ensemble-dim16.npy").shape == tuple(stacked.shape)
+    assert torch.equal(stacked[0], seeded_basis(42, 16))
+    for seed, ours in zip(seeds, stacked, strict=True):
+        assert (seed, 16) in SHIPPED_BASES
+        expected = np.stack(plain_projectors(qr_basis(seed), (5, 5, 6)))
+        np.testing.assert_allclose(projectors(ours, (5, 5, 6)), expected, **EXACT)
+    assert set(SHIPPED_BASES) == {(seed, 16) for seed in seeds}
+
+
+@pytest.mark.parametrize("name", NAMED_BASES)
+def test_a_named_basis_is_the_file_and_orthogonal(name):
+    q = configured_basis(MDLConfig(basis=name))
+    assert (q.shape, q.dtype) == ((16, 16), torch.float64)
+    np.testing.assert_array_equal(q, np.load(DATA / NAMED_BASES[name]))
+    torch.testing.assert_close(q.mT @ q, torch.eye(16, dtype=torch.float64), **EXACT)
+
+
+@pytest.mark.parametrize("config", PRESETS.values(), ids=list(PRESETS))
+def test_a_basis_that_was_changed_in_place_changes_no_other(config):
+    SubspaceProjection(config).basis.zero_()
+    assert configured_basis(config).abs().amax(dim=(-1, -2)).min() > 0.1
+
+
 def test_basis_of_another_seed_or_dimension_is_computed():
     np.testing.assert_array_equal(seeded_basis(7, 16), qr_basis(7))
     np.testing.assert_array_equal(seeded_basis(42, 12), qr_basis(42, 12))
+    np.testing.assert_array_equal(
+        configured_basis(MDLConfig(dim=12, subspace_dims=(4, 4, 4), seed=41, bases=3)),
+        np.stack([qr_basis(seed, 12) for seed in (41, 42, 43)]),
+    )
 
 
 def test_projectors_do_not_depend_on_the_signs_of_the_basis():
@@ -89,6 +130,14 @@ def test_fingerprint_names_the_projectors():
     assert len(plain.fingerprint()) == 8
 
 
+def test_fingerprint_covers_every_basis():
+    plain, last, order = (SubspaceProjection(MDLConfig(bases=3)) for _ in range(3))
+    last.basis[-1] = seeded_basis(7, 16)
+    order.basis.copy_(plain.basis.flip(0))
+    others = {SubspaceProjection(MDLConfig(bases=n)).fingerprint() for n in (1, 2)}
+    assert len({plain.fingerprint(), last.fingerprint(), order.fingerprint(), *others}) == 5
+
+
 def test_weights_by_hand():
     """Eq. 1 on the coordinate axes: each axis keeps its own gain, the others leak."""
     weights = subspace_weights(torch.eye(3, dtype=torch.float64), (1, 1, 1), torch.tensor([1.0, 0.7, 0.5]), 0.1)
@@ -101,8 +150,10 @@ def test_weights_by_hand():
 @given(config=configs(), seed=st.integers(0, 2**32))
 def test_projection_is_the_equation(config, seed):
     v = np.random.default_rng(seed).standard_normal((2, 3, config.dim))
-    expected = np.stack([v[:, k] @ w.T for k, w in enumerate(oracle_of(config).weights())], axis=1)
-    torch.testing.assert_close(SubspaceProjection(config)(torch.from_numpy(v)), torch.from_numpy(expected), **EXACT)
+    members = [one.weights() for one in oracle_of(config).members()]
+    expected = np.stack([[v[:, k] @ w.T for k, w in enumerate(weights)] for weights in members]).transpose(2, 0, 1, 3)
+    got = SubspaceProjection(config)(torch.from_numpy(v if config.bases == 1 else v[:, None]))
+    np.testing.assert_allclose(got, expected[:, 0] if config.bases == 1 else expected, **EXACT)
 
 
 def test_projection_keeps_channels_apart():
@@ -114,8 +165,9 @@ def test_projection_keeps_channels_apart():
         assert [bool(out[j].any()) for j in range(3)] == [j == k for j in range(3)]
 
 
-def test_loading_a_basis_rebuilds_the_weights():
-    ours, other = SubspaceProjection(), SubspaceProjection(MDLConfig(seed=7))
+@pytest.mark.parametrize("bases", [1, 3])
+def test_loading_a_basis_rebuilds_the_weights(bases):
+    ours, other = SubspaceProjection(MDLConfig(bases=bases)), SubspaceProjection(MDLConfig(seed=7, bases=bases))
     ours.load_state_dict(other.state_dict())
     assert torch.equal(ours.weights, other.weights)
 
@@ -181,6 +233,15 @@ def test_gate_by_hand():
     assert got == pytest.approx([1.0, 0.5, 0.5, 0.325], abs=1e-14)
     ablated = ConfidenceHead(MDLConfig(alpha_gate=False), norm_range=(0.0, 2.0))
     assert ablated(torch.tensor([3.0, 0.0], dtype=torch.float64), meta).gated_confidence.item() == pytest.approx(0.5)
+
+
+def test_each_basis_has_its_own_range():
+    """Lengths 1 and 2, scaled by ranges of their own: C = 0.5 and 0.25."""
+    head = ConfidenceHead(norm_range=((0.0, 2.0), (1.0, 5.0)))
+    v_wm = torch.tensor([[3.0, 0.0]], dtype=torch.float64)
+    trust = head(v_wm, torch.tensor([[1.0, 0.0], [0.0, 2.0]], dtype=torch.float64))
+    expected = [[1.0, 2.0], [0.5, 0.25], [1.0, 0.0], [0.5, 0.25 * 0.3]]
+    np.testing.assert_allclose(torch.stack(trust), expected, **EXACT)
 
 
 # --- policy ----------------------------------------------------------------------------------------------------------

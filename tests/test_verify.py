@@ -62,7 +62,7 @@ def test_ready_signals_come_out_again(m: float, r: float, a: float, audits: bool
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 10**6), count=st.integers(0, 6), risk=unit, config=st.sampled_from([0, 1, 2, 3]))
+@given(seed=st.integers(0, 10**6), count=st.integers(0, 6), risk=unit, config=st.integers(0, 4))
 def test_embeddings_come_out_again_under_any_configuration(seed: int, count: int, risk: float, config: int) -> None:
     layer = MemoryDecisionLayer(
         [
@@ -70,6 +70,7 @@ def test_embeddings_come_out_again_under_any_configuration(seed: int, count: int
             MDLConfig(thresholds=(0.55, 0.3, 0.123456789)),
             MDLConfig(norm_range=(2.2, 2.5), gate=(0.1, 0.9)),
             MDLConfig(alpha_gate=False, bias=0.1),
+            MDLConfig(bases=3),
         ][config]
     )
     gate = MemoryGate(layer=layer, require_relevant=bool(seed % 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from mdl_torch.evaluation.questions import Question, load_truthfulqa
+from mdl_torch.evaluation.questions import Question, load_halueval, load_truthfulqa
 from mdl_torch.retrieval import Memory, Retrieval
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ DISTRACTORS = 2
 
 
 def stores(questions: Sequence[Question], *, seed: int = 0, answers: int | None = None) -> Iterator[Retrieval]:
-    """One retrieval a question: its correct and its incorrect answers, and two correct answers of other questions.
+    """One retrieval a question: its answers right and wrong, its knowledge, and two right answers of other questions.
 
     A store depends on the seed, its question and the pool, not on what was drawn for other questions: skipping some, or
     asking for fewer answers, leaves the distractors of the rest as they are. A distractor is never an answer listed
@@ -26,7 +26,7 @@ def stores(questions: Sequence[Question], *, seed: int = 0, answers: int | None 
     Args:
         questions: Of one data set; also the pool that distractors come from.
         seed: Of distractors and order.
-        answers: How many correct, and how many incorrect answers go in; all by default.
+        answers: How many correct, and how many incorrect answers go in; all by default. Knowledge always does.
 
     Raises:
         ValueError: There are too few other questions to draw distractors from.
@@ -44,6 +44,7 @@ def stores(questions: Sequence[Question], *, seed: int = 0, answers: int | None 
         memories = [
             *_named("correct", question.correct[:answers]),
             *_named("incorrect", question.incorrect[:answers]),
+            *_named("knowledge", [question.knowledge] if question.knowledge is not None else []),
             *_named("distractor", [questions[other].correct[0] for other in others]),
         ]
         rng.shuffle(memories)
@@ -58,6 +59,16 @@ def truthfulqa_retrievals(path: str | os.PathLike[str], *, seed: int = 0) -> Ite
         ValueError: It is no TruthfulQA CSV; the message names the line.
     """
     return stores(load_truthfulqa(path), seed=seed)
+
+
+def halueval_retrievals(path: str | os.PathLike[str], *, seed: int = 0) -> Iterator[Retrieval]:
+    """The stores of HaluEval QA, as ``mdl score`` decides on them. They have no category: keywords tell their risk.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no HaluEval QA; the message names the line.
+    """
+    return stores(load_halueval(path), seed=seed)
 
 
 def _named(kind: str, texts: Sequence[str]) -> list[Memory]:
