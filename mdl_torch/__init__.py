@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mdl_torch.calibration import Calibration
+    from mdl_torch.certificate import Certificate
     from mdl_torch.config import MDLConfig
     from mdl_torch.gate import MemoryGate
     from mdl_torch.layer import MemoryDecisionLayer
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Action",
     "Calibration",
+    "Certificate",
     "Decision",
     "MDLConfig",
     "MemoryDecisionLayer",
@@ -32,6 +34,7 @@ __all__ = [
 _HOMES = {
     "Action": "outputs",
     "Calibration": "calibration",
+    "Certificate": "certificate",
     "Decision": "outputs",
     "MDLConfig": "config",
     "MemoryDecisionLayer": "layer",

@@ -245,15 +245,21 @@ class Certificate:
         """The certificate of a mapping.
 
         Raises:
-            ValueError: A key is unknown or missing, a value is of the wrong kind, or the version is another.
+            ValueError: A key is unknown or missing, a value is of the wrong kind, the configuration is none, or the
+                version is another.
         """
         if not isinstance(values, Mapping):
             raise ValueError(f"certificate must be an object, got {type(values).__name__}")
         values = dict(values)
         version = values.pop("format", None)
-        if version != FORMAT:
+        if version != FORMAT or isinstance(version, bool):
             raise ValueError(f"certificate has format {version!r}, this version reads {FORMAT}")
-        return read(cls, values, name="the certificate", keys=_KEYS)
+        found = read(cls, values, name="the certificate", keys=_KEYS)
+        try:
+            MDLConfig.from_dict(found.config)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"config is not that of a layer: {error}") from error
+        return found
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -9,13 +9,14 @@ import re
 import sys
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from mdl_torch import __version__
-from mdl_torch.config import MDLConfig
+from mdl_torch.config import PRESETS, MDLConfig
 from mdl_torch.errors import CalibrationMismatchError
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from mdl_torch.calibration import Calibration
     from mdl_torch.gate import MemoryGate
+    from mdl_torch.layer import MemoryDecisionLayer
     from mdl_torch.records import DecisionRecord
     from mdl_torch.score import Item
+    from mdl_torch.stability import SeedStability
     from mdl_torch.verify import Verification
 
 FINE, BAD, FAILED, INTERRUPTED = 0, 1, 2, 130
@@ -50,7 +54,8 @@ SHOWN_FAILURES = 20
 
 EXIT_STATUSES = """exit status:
   0    fine
-  1    some lines were bad, or a stored decision is damaged or does not come out again
+  1    some lines were bad, or a stored decision is damaged or does not come out again,
+       or a controller is not proved to keep the order of trust
   2    could not run, or could not verify with this gate
   130  interrupted
 With --debug, or MDL_DEBUG=1 in the environment, an error shows its traceback."""
@@ -288,6 +293,110 @@ def _bench_conflicts(options: Namespace) -> int:
     return FINE
 
 
+def _certify(options: Namespace) -> int:
+    from mdl_torch.certificate import Certificate
+    from mdl_torch.certificate_card import certificate_card, stability_table
+    from mdl_torch.certify import certify, check
+    from mdl_torch.figures import check_suffix
+    from mdl_torch.sensitivity import draw, sensitivity, sensitivity_table
+
+    if options.plot and not options.sensitivity:
+        raise ValueError("--plot draws the sensitivity: give --sensitivity too")
+    if options.decisions and options.seeds is None:
+        raise ValueError("--decisions are for the seeds to decide on again: give --seeds too")
+    if options.plot:
+        check_suffix(options.plot)
+    if options.output and not Path(options.output).parent.is_dir():
+        raise ValueError(f"no such folder to write {options.output} to: {Path(options.output).parent}")
+    layer = _layer_to_certify(options)
+    progress = sys.stderr.isatty() if options.progress is None else options.progress
+    console = _console()
+    if options.check:
+        problems = check(Certificate.load(options.check), layer)
+        if options.json:
+            _print_json({"holds": not problems, "problems": problems})
+        else:
+            for line in problems or [f"HOLDS: {options.check} is borne out by its cover, box by box."]:
+                console.print(line, highlight=False, markup=False)
+        return BAD if problems else FINE
+    proved = certify(layer, boxes=options.boxes, resolution=options.resolution, progress=progress)
+    result: dict[str, Any] = {"certificate": proved.to_dict()}
+    shown: list[Any] = [certificate_card(proved)]
+    if options.output:
+        proved.save(options.output)
+    if options.save:
+        layer.certified(proved).save_pretrained(options.save)
+    if options.seeds is not None:
+        stable = _seed_stability(layer, options.seeds, options.decisions)
+        result["stability"] = {name: one.to_dict() for name, one in stable.items()}
+        shown.append(stability_table(stable))
+    if options.sensitivity:
+        varied = sensitivity(layer.held_config(), options.points, progress=progress)
+        result["sensitivity"] = varied.to_dict()
+        shown.append(sensitivity_table(varied))
+        if options.plot:
+            draw(varied, options.plot)
+    if options.json:
+        _print_json(result)
+    else:
+        for part in shown:
+            console.print(part, highlight=False)
+    return FINE if proved.trusted else BAD
+
+
+def _layer_to_certify(options: Namespace) -> "MemoryDecisionLayer":
+    """The layer that a name or file stands for, with the calibration that was asked for."""
+    from mdl_torch.calibration import Calibration
+    from mdl_torch.layer import MemoryDecisionLayer
+
+    calibration = None
+    if options.calibration is not None:
+        given = options.calibration
+        calibration = Calibration.reference() if given == "reference" else Calibration.load(given)
+    if options.controller is not None:
+        if options.layer != "paper":
+            raise ValueError("LAYER and --controller both describe the controller: give one of them")
+        layer = MemoryDecisionLayer(MDLConfig.from_dict(vars(options.controller)))
+    elif Path(options.layer).is_file():
+        if calibration is not None:
+            raise ValueError("LAYER is a calibration file already: leave out --calibration")
+        calibration = Calibration.load(options.layer)
+        layer = _preset_of(calibration)
+    else:
+        layer = MemoryDecisionLayer.from_name(options.layer)
+    return layer if calibration is None else layer.calibrated(calibration)
+
+
+def _preset_of(calibration: "Calibration") -> "MemoryDecisionLayer":
+    """The preset that a calibration was fitted for."""
+    from mdl_torch.calibration import config_digest
+    from mdl_torch.layer import MemoryDecisionLayer
+
+    for name in PRESETS:
+        layer = MemoryDecisionLayer.from_preset(name)
+        if (calibration.config, calibration.basis) == (config_digest(layer.config), layer.basis):
+            return layer
+    raise ValueError(
+        f"calibration {calibration.name!r} is of no preset: name its layer, and give the file with --calibration"
+    )
+
+
+def _seed_stability(layer: "MemoryDecisionLayer", seeds: int, files: "Sequence[str]") -> "dict[str, SeedStability]":
+    import torch
+
+    from mdl_torch.score import read_decisions
+    from mdl_torch.stability import CUBE_POINTS, cube, seed_stability
+
+    found = {f"the cube, {CUBE_POINTS}³ points": seed_stability(layer, *cube(CUBE_POINTS), seeds=seeds)}
+    for file in files:
+        stored = [record for _, _, record in read_decisions(file) if not isinstance(record, Exception)]
+        if not stored:
+            raise ValueError(f"{file} holds no decision")
+        signals = torch.tensor([(r.relevance, r.reliability, r.risk) for r in stored], dtype=torch.float64)
+        found[file] = seed_stability(layer, *signals.unbind(-1), seeds=seeds)
+    return found
+
+
 def _gate(options: Namespace) -> "MemoryGate":
     from mdl_torch.encoder import DEFAULT_ENCODER
     from mdl_torch.gate import MemoryGate
@@ -325,7 +434,7 @@ def _print_json(value: object) -> None:
 
 
 def _score_options(parser: ArgumentParser) -> None:
-    parser.add_argument("source", type=str, metavar="IN", help=f"{_JSONL}; the CSV of TruthfulQA if named .csv")
+    parser.add_argument("source", type=str, metavar="IN", help=f"{_JSONL}; TruthfulQA (.csv) and HaluEval QA too")
     parser.add_argument("-o", "--output", type=str, default="-", metavar="OUT", help="decisions; named as IN")
     parser.add_argument("--table", action="store_true", help="show decisions as a table")
     parser.add_argument("--rows", type=NonNegativeInt, default=100, help="rows of the table at most")
@@ -344,6 +453,28 @@ def _explain_options(parser: ArgumentParser) -> None:
     parser.add_argument("--source", type=str | None, default=None, metavar="IN", help=source)
     parser.add_argument("--verify", action="store_true", help=verify)
     parser.add_argument("--gate", type=GateOptions, default=GateOptions())
+
+
+def _certify_options(parser: ArgumentParser) -> None:
+    layer = "a preset, a folder of save_pretrained, a repository of the hub, or a calibration file of a preset"
+    decisions = "decisions of mdl score, on whose signals the seeds decide too"
+    resolution = "shares of the cube are counted with boxes down to a side of 2^-N"
+    parser.add_argument("layer", type=str, nargs="?", default="paper", metavar="LAYER", help=layer)
+    parser.add_argument("--calibration", type=str | None, default=None, help="reference, or a calibration file")
+    parser.add_argument("--controller", type=MDLConfig | None, default=None, help="values of Table 2 in place of LAYER")
+    parser.add_argument("-o", "--output", type=str | None, default=None, metavar="OUT", help="write the certificate")
+    parser.add_argument("--save", type=str | None, default=None, metavar="FOLDER", help="write the layer that wears it")
+    parser.add_argument("--check", type=str | None, default=None, metavar="FILE", help="check a certificate instead")
+    parser.add_argument("--boxes", type=PositiveInt, default=4_000_000, help="boxes to look at, at most")
+    parser.add_argument("--resolution", type=PositiveInt, default=7, metavar="N", help=resolution)
+    parser.add_argument(
+        "--seeds", type=PositiveInt | None, default=None, help="how much hangs on the seed, over so many"
+    )
+    parser.add_argument("--decisions", type=str, nargs="+", default=[], metavar="FILE", help=decisions)
+    parser.add_argument("--sensitivity", action="store_true", help="vary every value of Table 2, on a grid")
+    parser.add_argument("--points", type=PositiveInt, default=41, help="points of that grid along each signal")
+    parser.add_argument("--plot", type=str | None, default=None, metavar="FILE", help="draw it: .png, .pdf or .svg")
+    parser.add_argument("--progress", type=bool | None, default=None, help="progress bar; null: on a terminal")
 
 
 def _bench_conflicts_options(parser: ArgumentParser) -> None:
@@ -378,6 +509,12 @@ COMMANDS: dict[str, Command] = {
         _explain,
         _explain_options,
         "mdl explain decisions.jsonl --id med-02 --verify --source retrievals.jsonl",
+    ),
+    "certify": Command(
+        "prove how a controller behaves on the whole cube of signals",
+        _certify,
+        _certify_options,
+        "mdl certify certified -o certificate.json --seeds 40",
     ),
     "bench conflicts": Command(
         "how often the conflict detectors fire on labelled pairs of texts",
@@ -438,7 +575,7 @@ def _check_switches(options: Namespace) -> None:
     Raises:
         ValueError: A switch is set to something else.
     """
-    for name in ("table", "verify", "json", "debug"):
+    for name in ("table", "verify", "sensitivity", "json", "debug"):
         if name in options and not isinstance(options[name], bool):
             raise ValueError(f"{name} must be true or false, got {options[name]!r}")
 

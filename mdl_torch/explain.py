@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mdl_torch.config import CHANNELS
-from mdl_torch.outputs import Action
+from mdl_torch.outputs import INVALID, Action
 from mdl_torch.records import REASONS, DecisionRecord
 from mdl_torch.risk import tier
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
     from mdl_torch.retrieval import Retrieval
+    from mdl_torch.stability import ActionStability
     from mdl_torch.verify import Verification
 
 IN_WORDS: dict[Action, str] = {
@@ -43,12 +44,15 @@ TEXT_SHOWN = 160
 """Characters of a memory's text on a card."""
 
 
-def card(record: DecisionRecord, source: Retrieval | None = None) -> RenderableType:
+def card(
+    record: DecisionRecord, source: Retrieval | None = None, *, stability: ActionStability | None = None
+) -> RenderableType:
     """The audit card of a decision, for a reader who has to answer for it. It needs no colour and little width.
 
     Args:
         record: The decision.
         source: The retrieval it was made from, to show the texts, which a decision does not hold.
+        stability: What controllers of other seeds would have done; see ``stability_of``.
 
     Example:
         >>> from rich.console import Console
@@ -69,6 +73,9 @@ def card(record: DecisionRecord, source: Retrieval | None = None) -> RenderableT
     parts += [_section("From signals to action"), _lines(_steps(record)), ThresholdBar(record)]
     if record.audit is not None:
         parts += [_section("How near another action is"), _lines(_boundary(record))]
+    if stability is not None:
+        parts += [_section("How much hangs on the random basis"), _lines(_seeds(record, stability))]
+    if record.audit is not None:
         parts += [_section("What the controller weighed"), _weights(record)]
     parts += [_section(f"Memories ({len(record.memories)})"), _memories(record, source)]
     if record.conflict_count:
@@ -272,6 +279,15 @@ def _boundary(record: DecisionRecord) -> Iterator[str]:
             yield f"- {moved} would make it {change.to_action}."
 
 
+def _seeds(record: DecisionRecord, stability: ActionStability) -> Iterator[str]:
+    same, seeds = stability.actions[stability.action], stability.seeds
+    counts = ", ".join(f"{action} {count}" for action, count in stability.actions.items() if count)
+    others = f"Of {seeds} controllers with a random basis each, and all else as in this one"
+    yield f"{others}, {same} ({stability.share:.0%}) take the same action: {counts}."
+    if record.status & INVALID:
+        yield "They could do nothing else: a value was faulty, and then every controller abstains."
+
+
 def _weights(record: DecisionRecord) -> RenderableType:
     assert record.audit is not None
     table = _grid(3)
@@ -279,7 +295,7 @@ def _weights(record: DecisionRecord) -> RenderableType:
     for channel in CHANNELS:
         share, energy = record.audit.contributions[channel], record.audit.energy[channel]
         table.add_row(channel, f"{share:7.1%} {_bar(share)}", f"{energy:.3f}")
-    table.add_row("", "", f"{record.audit.energy['total']:.3f} in all, ‖v_meta‖²")
+    table.add_row("", "", f"{record.audit.energy['total']:.3f} in all, ‖v_meta‖²; of several bases its mean")
     return table
 
 

@@ -139,7 +139,7 @@ class MemoryGate:
         self._encoder = _expect("encoder", encoder, SentenceEncoder, str, Path)
         self._loading = threading.Lock()
         self._features = FeatureCache(self.detector, CACHED_TEXTS)
-        self._provenance = Provenance.of(self.layer, self.detector, self.risk_policy, require_relevant=require_relevant)
+        self._known: tuple[object, Provenance] | None = None
         self._check_calibration(encoder.identity if isinstance(encoder, SentenceEncoder) else None)
 
     @classmethod
@@ -195,6 +195,27 @@ class MemoryGate:
             device=device,
             long_text=long_text,
         )
+
+    @property
+    def provenance(self) -> Provenance:
+        """What records say of this gate, its layer taken as it is now.
+
+        Example:
+            >>> gate = MemoryGate.from_pretrained(layer="certified")
+            >>> gate.provenance.certificate
+            'valid'
+            >>> _ = gate.layer.fusion.bias.add_(0.1)
+            >>> gate.provenance.certificate
+            'void'
+        """
+        now = (self.layer.snapshot(), self.detector, self.risk_policy, self.embedding_gate.require_relevant)
+        known = self._known
+        if known is None or known[0] != now:
+            layer, detector, risk_policy = self.layer, self.detector, self.risk_policy
+            require_relevant = self.embedding_gate.require_relevant
+            known = now, Provenance.of(layer, detector, risk_policy, require_relevant=require_relevant)
+            self._known = known  # one assignment, so that other threads see both or neither
+        return known[1]
 
     @property
     def encoder(self) -> SentenceEncoder:
@@ -314,9 +335,10 @@ class MemoryGate:
             raise ValueError(unknown_name("value of errors", errors, ("raise", "return")))
         prepared, faults = self._prepare(_sequence("retrievals", retrievals), keep_faults=errors == "return")
         found: dict[int, Any] = dict(faults)
+        provenance = self.provenance
         for bucket in self._decide(prepared):
             places = (one.place for one in bucket.prepared)
-            found |= zip(places, self._records(bucket, audits), strict=True)
+            found |= zip(places, self._records(bucket, provenance, audits), strict=True)
         return [found[place] for place in range(len(retrievals))]
 
     # ------------------------------------------------------------------------------------------- check and embed
@@ -439,7 +461,7 @@ class MemoryGate:
 
     # ---------------------------------------------------------------------------------------------------- record
 
-    def _records(self, bucket: _Bucket, audits: bool) -> Iterator[DecisionRecord]:
+    def _records(self, bucket: _Bucket, provenance: Provenance, audits: bool) -> Iterator[DecisionRecord]:
         """The record of each retrieval of a bucket, in its order."""
         d = bucket.decision
         count = len(bucket.prepared)
@@ -458,7 +480,7 @@ class MemoryGate:
                 risk=one.risk,
                 risk_rule=one.risk_rule,
                 encoder=self.encoder.identity if _has_text_to_encode(one.retrieval) else None,
-                provenance=self._provenance,
+                provenance=provenance,
                 truncated=one.embedded.truncated if one.embedded else (),
                 query_truncated=bool(one.embedded and one.embedded.query_truncated),
                 languages_supported=supported[row],
@@ -498,10 +520,8 @@ def _detector(detector: ConflictDetector | str) -> ConflictDetector:
 
 
 def _layer(layer: MemoryDecisionLayer | str | Path) -> MemoryDecisionLayer:
-    if isinstance(layer, str) and "/" not in layer and not Path(layer).is_dir():
-        return MemoryDecisionLayer.from_preset(layer)
     if isinstance(layer, str | Path):
-        return MemoryDecisionLayer.from_pretrained(layer)
+        return MemoryDecisionLayer.from_name(layer)
     return _expect("layer", layer, MemoryDecisionLayer, str, Path)
 
 

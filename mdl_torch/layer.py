@@ -110,6 +110,22 @@ class MemoryDecisionLayer(nn.Module):
         layer.certificate = Certificate.of_preset(name)
         return layer
 
+    @classmethod
+    def from_name(cls, name_or_path: str | os.PathLike[str]) -> Self:
+        """The layer of a preset's name, else that of a folder or a repository of the hub; see ``from_pretrained``.
+
+        Raises:
+            ValueError: It is a plain name, but neither of a preset nor of a folder.
+            CheckpointError: The folder or repository holds no layer.
+
+        Example:
+            >>> MemoryDecisionLayer.from_name("certified").preset
+            'certified'
+        """
+        if isinstance(name_or_path, str) and "/" not in name_or_path and not Path(name_or_path).is_dir():
+            return cls.from_preset(name_or_path)
+        return cls.from_pretrained(name_or_path)
+
     def calibrated(self, calibration: Calibration) -> Self:
         """This layer with a fitted range and thresholds, as a copy; basis and device stay.
 
@@ -260,12 +276,15 @@ class MemoryDecisionLayer(nn.Module):
 
     @property
     def preset(self) -> str:
-        """Name of the preset this layer follows, or ``custom``; a replaced basis or altered buffer makes it custom."""
-        return self.config.preset if self._follows_config() and not self._altered() else "custom"
+        """Name of the preset this layer follows; ``custom`` too if its basis, a buffer or a switch was changed."""
+        return self.config.preset if self._follows_config() and not self.changed() else "custom"
 
     @property
     def certificate_status(self) -> str:
         """``valid``, ``none``, or ``void``: the certificate was of this layer, but something of it was changed since.
+
+        It is void, too, if it proves too little to be worn (see ``certified``), and on the meta device, where buffers
+        have no values.
 
         Example:
             >>> layer = MemoryDecisionLayer.from_preset("certified")
@@ -275,12 +294,14 @@ class MemoryDecisionLayer(nn.Module):
         """
         if self.certificate is None:
             return "none"
+        if not self.certificate.trusted or any(buffer.is_meta for buffer in self.buffers()):
+            return "void"
         return "valid" if self.certificate.subject == self.digest() else "void"
 
     def digest(self, *, thresholds: bool = True) -> str:
         """Hex digits that name all that decides: basis, configuration, range and, unless told otherwise, thresholds.
 
-        Taken from the buffers, so that whatever was changed in place changes it.
+        Taken from the buffers and the modules' switches, so that whatever was changed in place changes it.
 
         Example:
             >>> layer = MemoryDecisionLayer()
@@ -290,12 +311,48 @@ class MemoryDecisionLayer(nn.Module):
             False
         """
         norm_range, held = self._held()
-        config = {**self.config.to_dict(), "norm_range": norm_range, "thresholds": held if thresholds else None}
+        config = {**self.config.to_dict(), **self._switches(), "norm_range": norm_range}
+        config["thresholds"] = held if thresholds else None
         sha = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
         for name in ("projection.basis", *self._altered()):
             sha.update(name.encode())
             sha.update(_plain_bytes(self.get_buffer(name)))
         return sha.hexdigest()[:16]
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """All that decides and what is said of it, as it is now, to be compared with later; cheaper than ``digest``.
+
+        Example:
+            >>> layer = MemoryDecisionLayer()
+            >>> before = layer.snapshot()
+            >>> layer.head.gated = False
+            >>> layer.snapshot() == before
+            False
+        """
+        buffers = (_plain_bytes(buffer) for buffer in self.buffers())
+        return (self.config, self.calibration, self.certificate, *self._switches().values(), *buffers)
+
+    def changed(self) -> list[str]:
+        """Names of the buffers and switches that are not as configured; basis, range and thresholds are not among them.
+
+        Example:
+            >>> layer = MemoryDecisionLayer()
+            >>> layer.fusion.bias[3] = 1e-9
+            >>> layer.changed()
+            ['fusion.bias']
+        """
+        switched = [name for name, held in self._switches().items() if held != getattr(self.config, name)]
+        return switched + self._altered()
+
+    def _switches(self) -> dict[str, Any]:
+        """What the modules do, by the configuration's names: they were told once, and may have been changed since."""
+        return {
+            "value_encoding": self.encoder.peaks,
+            "risk_modulation": self.fusion.modulated,
+            "orthogonal_subspaces": self.projection.orthogonal,
+            "subspace_dims": self.projection.dims,
+            "alpha_gate": self.head.gated,
+        }
 
     def _altered(self) -> list[str]:
         """The buffers that do not follow from configuration and basis, other than range and thresholds."""

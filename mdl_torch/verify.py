@@ -13,7 +13,7 @@ from mdl_torch.audit import Audit, audit, smallest_change
 from mdl_torch.config import CHANNELS
 from mdl_torch.outputs import INVALID, Action, Decision, Status
 from mdl_torch.policy import guard
-from mdl_torch.records import MAX_CONFLICTS, DecisionRecord, Facts, Provenance
+from mdl_torch.records import MAX_CONFLICTS, DecisionRecord, Facts
 from mdl_torch.signals import NEUTRAL_RELIABILITY, RELEVANT_ABOVE
 
 if TYPE_CHECKING:
@@ -134,15 +134,15 @@ def verify(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = 
     _check_signals(checks, record)
     _check_conflicts(checks, record)
     _check_consequences(checks, record)
-    obstacles = _obstacles(record, gate, source)
-    if not obstacles:
+    found = obstacles(record, gate, source)
+    if not found:
         _check_provenance(checks, record, gate)
         _check_risk(checks, record, gate)
         _check_decision(checks, record, gate)
         if source is not None:
             _check_source(checks, record, gate, source)
-    scope: Scope = "line" if obstacles or source is None else "line_and_source"
-    return Verification(record.id, tuple(checks.made), tuple(obstacles), scope)
+    scope: Scope = "line" if found or source is None else "line_and_source"
+    return Verification(record.id, tuple(checks.made), tuple(found), scope)
 
 
 class _Checks:
@@ -279,23 +279,31 @@ _DECIDING = ("preset", "basis", "calibration", "detector", "risk_policy", "requi
 """The fields of a line that say which gate decided."""
 
 
-def _provenance(gate: MemoryGate) -> Provenance:
-    """What the records of a gate say of it now."""
-    require_relevant = gate.embedding_gate.require_relevant
-    return Provenance.of(gate.layer, gate.detector, gate.risk_policy, require_relevant=require_relevant)
+def obstacles(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None = None) -> list[str]:
+    """In what this gate is another than the one that decided; what certificates claim is then compared, too.
 
+    Args:
+        record: The stored decision.
+        gate: The gate that is said to have decided.
+        source: The retrieval that was decided on, if the encoder is to be compared.
 
-def _obstacles(record: DecisionRecord, gate: MemoryGate, source: Retrieval | None) -> list[str]:
-    """In what this gate is another than the one that decided."""
-    here = _provenance(gate)
+    Example:
+        >>> from mdl_torch import MemoryGate
+        >>> record = MemoryGate().decide("What is tea?", ["Tea is a drink."], risk=0.2)
+        >>> obstacles(record, MemoryGate(require_relevant=False))
+        ['require_relevant is True in the line, False in this gate']
+    """
+    here = gate.provenance
     compared = [(name, getattr(record, name), getattr(here, name)) for name in _DECIDING]
     if source is not None and record.encoder is not None:
         compared.append(("encoder", record.encoder, gate.encoder.identity))
+    if any(stored != mine for _, stored, mine in compared):
+        compared.append(("certificate", record.certificate, here.certificate))
     return [f"{name} is {stored} in the line, {mine} in this gate" for name, stored, mine in compared if stored != mine]
 
 
 def _check_provenance(checks: _Checks, record: DecisionRecord, gate: MemoryGate) -> None:
-    here = _provenance(gate)
+    here = gate.provenance
     for place, (stored, theta) in enumerate(zip(record.thresholds, here.thresholds, strict=True)):
         checks.near(f"thresholds[{place}]", "the layer's", stored, theta, ROUNDING)
     checks.equal("certificate", "the layer's", record.certificate, here.certificate)

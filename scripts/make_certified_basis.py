@@ -96,19 +96,18 @@ def ascend(start: Tensor, steps: int, points: int, rate: float = 0.02) -> tuple[
 def main() -> None:
     """Search, print what was found, write the best."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=2000, help="seeded bases to choose the starts from")
-    parser.add_argument("--skip", type=int, default=0, help="first seed")
-    parser.add_argument("--starts", type=int, default=40, help="starts of the ascent")
-    parser.add_argument("--steps", type=int, default=400, help="steps of each ascent")
-    parser.add_argument("--points", type=int, default=13, help="points of the grid along each signal")
-    parser.add_argument("--finalists", type=int, default=4, help="results ascended again on a finer grid")
-    parser.add_argument("--fine", type=int, default=29, help="points of the finer grid")
+    parser.add_argument("--seeds", type=int, default=1500, help="seeded bases to choose the starts from")
+    parser.add_argument("--starts", type=int, default=60, help="starts of the ascent")
+    parser.add_argument("--steps", type=int, default=500, help="steps of each ascent")
+    parser.add_argument("--points", type=int, default=11, help="points of the grid along each signal")
+    parser.add_argument("--finalists", type=int, default=3, help="results ascended again on a finer grid")
+    parser.add_argument("--fine", type=int, default=25, help="points of the finer grid")
     parser.add_argument("--output", type=Path, default=TARGET)
     options = parser.parse_args()
 
     coarse = cube(7)
     ranked = sorted(
-        range(options.skip, options.skip + options.seeds),
+        range(options.seeds),
         key=lambda seed: -slopes(seeded_basis(seed, CONFIG.dim), coarse).min().item(),
     )
     starts = [GOOD_SEED, *(seed for seed in ranked if seed != GOOD_SEED)][: options.starts]

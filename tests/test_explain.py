@@ -8,15 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console, RenderableType
 
-from mdl_torch import Action, MemoryGate
+from mdl_torch import Action, MDLConfig, MemoryDecisionLayer, MemoryGate
 from mdl_torch.config import CHANNELS
 from mdl_torch.data import read_text
 from mdl_torch.explain import IN_WORDS, ThresholdBar, card, decision_table, summary_table, verification_table
 from mdl_torch.records import REASONS, DecisionRecord
 from mdl_torch.retrieval import ReadySignals, Retrieval
 from mdl_torch.score import Summary
+from mdl_torch.stability import ActionStability, stability_of
 from mdl_torch.verify import verify
 
 CLAIMS = ["Opened software can be returned.", "Opened software can't be returned."]
@@ -72,6 +74,44 @@ def test_a_card_says_what_would_have_changed_the_decision(gate: MemoryGate) -> N
             moved = now + change.delta
             assert f"{channel} {now:.3f} {change.delta:+.3f} = {moved:.3f} would make it {change.to_action}." in text
     assert crossing
+
+
+def test_a_card_says_how_much_hangs_on_the_seed(gate: MemoryGate) -> None:
+    record = gate.records([Retrieval(signals=ReadySignals(0.7, 0.3, 0.5))])[0]
+    found = stability_of(record, gate, 12)
+    text = words(card(record, stability=found))
+    same = found.actions[record.action.label]
+    counts = ", ".join(f"{action} {count}" for action, count in found.actions.items() if count)
+    assert 0 < same < 12
+    said = f"Of 12 controllers with a random basis each, and all else as in this one, {same} ({same / 12:.0%}) take"
+    assert f"How much hangs on the random basis {said} the same action: {counts}." in text
+    assert "random basis" not in words(card(record))
+
+
+def test_a_card_in_the_words_of_its_counts(gate: MemoryGate, conflicting: DecisionRecord) -> None:
+    record = replace(conflicting, action=Action.ACTIVE)
+    found = ActionStability(40, 0, "active", {"active": 31, "supp": 9, "silent": 0, "opt_out": 0})
+    for audits in (record.audit, None):
+        text = words(card(replace(record, audit=audits), stability=found))
+        assert "Of 40 controllers" in text
+        assert "31 (78%) take the same action: active 31, supp 9." in text
+
+
+def test_a_card_of_a_faulty_decision_makes_nothing_of_the_seeds(lenient: MemoryGate) -> None:
+    record = lenient.records([Retrieval(signals=ReadySignals(0.7, 2.0, 0.5))])[0]
+    text = words(card(record, stability=stability_of(record, lenient, 5)))
+    assert "5 (100%) take the same action: opt_out 5. They could do nothing else: a value was faulty" in text
+
+
+def test_the_energies_of_several_bases_add_up_to_a_mean() -> None:
+    gate = MemoryGate(layer=MemoryDecisionLayer(MDLConfig(bases=3)))
+    record = gate.records([Retrieval(signals=ReadySignals(0.7, 0.5, 0.5))])[0]
+    assert record.audit is not None
+    point = torch.tensor((0.7, 0.5, 0.5), dtype=torch.float64)
+    mean = sum(MemoryDecisionLayer(MDLConfig(seed=seed))(*point).norm.item() ** 2 for seed in (42, 43, 44)) / 3
+    assert record.audit.energy["total"] == pytest.approx(mean, abs=1e-6)
+    assert record.norm**2 < mean - 1e-4, "it is not the square of the mean"
+    assert f"{mean:.3f} in all, ‖v_meta‖²; of several bases its mean" in words(card(record))
 
 
 def test_a_card_shows_texts_where_it_has_the_source(gate: MemoryGate) -> None:

@@ -210,6 +210,16 @@ def test_output_accepts_the_rules_of_the_risk_policy(rule):
     OUTPUT.validate({**decision_line(), "risk_rule": rule})
 
 
+@pytest.mark.parametrize("status", ["valid", "none", "void"])
+def test_output_accepts_the_states_of_a_certificate(status):
+    OUTPUT.validate({**decision_line(), "certificate": status})
+
+
+def test_the_schema_tells_what_the_total_is_of_several_bases():
+    total = OUTPUT.schema["$defs"]["audit"]["properties"]["energy"]["properties"]["total"]
+    assert "of several bases the mean" in total["description"]
+
+
 @pytest.mark.parametrize("field", sorted(decision_line()))
 def test_output_needs_every_field_of_a_decision(field):
     line = decision_line()
@@ -234,6 +244,8 @@ def test_output_needs_every_field_of_an_error_line(field):
         (["reliability"], -0.1),
         (["conflict_rate"], 1.1),
         (["risk_rule"], "because"),
+        (["certificate"], "proved"),
+        (["certificate"], None),
         (["detector"], None),
         (["risk_policy"], ""),
         (["require_relevant"], 1),

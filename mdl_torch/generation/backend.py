@@ -1,0 +1,119 @@
+"""What the evaluation asks of a language model, and what it gets back; every backend keeps to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How text is drawn (Section 5.1: temperature 0.7, top-p 0.9, at most 150 new tokens).
+
+    Attributes:
+        temperature: 0 takes the likeliest token.
+        top_p: Smallest set of tokens whose probability reaches this.
+        max_new_tokens: Longest answer.
+        stop: Texts that end an answer; they are not part of it.
+
+    Raises:
+        ValueError: A value is out of its range; the message names it.
+
+    Example:
+        >>> Sampling().temperature
+        0.7
+    """
+
+    temperature: float = 0.7
+    top_p: float = 0.9
+    max_new_tokens: int = 150
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature <= 2:
+            raise ValueError(f"temperature must be in [0, 2], got {self.temperature!r}")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p!r}")
+        if isinstance(self.max_new_tokens, bool) or not isinstance(self.max_new_tokens, int) or self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be an integer of at least 1, got {self.max_new_tokens!r}")
+        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
+            raise ValueError(f"stop must be a list of texts, none empty, got {self.stop!r}")
+        object.__setattr__(self, "stop", tuple(self.stop))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "stop": list(self.stop)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt.
+
+    Attributes:
+        key: Names the noise that its answer is drawn with: the same key gives the same draws, whatever it is batched
+            with. The evaluation makes it of seed, question, system and step.
+        instruction: What the model is to do; the system turn of a chat.
+        user: What it is asked, memories included; the user's turn.
+    """
+
+    key: str
+    instruction: str
+    user: str
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer.
+
+    Attributes:
+        text: Without stop texts, thinking and special tokens; may be empty.
+        finish: ``stop``, or ``length`` if it was cut off.
+        prompt_tokens: As the backend counts them.
+        completion_tokens: The same, thinking included.
+        seconds: From sending to having it; of a batch, its share.
+        model: What the backend says has answered.
+        notes: Anything that was not as asked, in words: a parameter the server ignored, thinking that was cut out.
+    """
+
+    text: str
+    finish: str
+    prompt_tokens: int
+    completion_tokens: int
+    seconds: float
+    model: str
+    notes: tuple[str, ...] = ()
+
+
+class Backend(ABC):
+    """Answers prompts.
+
+    Attributes:
+        batch_size: Requests that are best given together. The evaluation plans its batches by it, so that a batch is
+            the same whenever it is run.
+    """
+
+    batch_size: int = 1
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Names all that determines an answer but sampling and prompt: model, weights or endpoint, template, dtype.
+
+        Two backends of one identity give answers that may stand in one table. Never holds a secret.
+        """
+
+    @abstractmethod
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion | Exception]:
+        """Answer a batch, in order; the error of a request stands in its place.
+
+        Raises:
+            OSError: Nothing can be answered: the model is not there, the server cannot be reached at all.
+        """
+
+    def close(self) -> None:
+        """Give back what the backend holds; it is not used afterwards."""
+        return None
