@@ -180,22 +180,29 @@ def _explain(options: Namespace) -> int:
     if options.file == options.source == "-":
         raise ValueError("FILE and --source cannot both be standard input: name a file for one of them")
     if options.verify and options.id is None and options.line is None:
+        if options.stability:
+            raise ValueError("--stability is of one decision: choose it by --id or --line")
         return _verify_all(options)
     from mdl_torch.explain import card, verification_table
     from mdl_torch.score import find_decision, find_source
+    from mdl_torch.stability import stability_of
     from mdl_torch.verify import verify
 
     if options.id is not None and options.line is not None:
         raise ValueError("--id and --line both choose a decision: give one of them")
     number, record = find_decision(options.file, id=options.id, line=options.line)
     source = find_source(options.source, record, number) if options.source else None
-    checked = verify(record, _gate(options.gate), source) if options.verify else None
+    gate = _gate(options.gate) if options.verify or options.stability else None
+    checked = verify(record, gate, source) if gate and options.verify else None
+    stable = stability_of(record, gate, options.stability) if gate and options.stability else None
     if options.json:
         plain = record.to_dict()
-        _print_json({"decision": plain, "verification": checked.to_dict()} if checked else plain)
+        more = {"verification": checked and checked.to_dict(), "stability": stable and stable.to_dict()}
+        more = {name: value for name, value in more.items() if value}
+        _print_json({"decision": plain, **more} if more else plain)
     else:
         console = _console()
-        console.print(card(record, source), highlight=False)
+        console.print(card(record, source, stability=stable), highlight=False)
         if checked is not None:
             console.print(verification_table(checked), highlight=False)
     return OUTCOMES[checked.outcome] if checked is not None else FINE
@@ -447,11 +454,13 @@ def _score_options(parser: ArgumentParser) -> None:
 def _explain_options(parser: ArgumentParser) -> None:
     source = "input of that mdl score: shows the texts, and verifies from them"
     verify = "recompute the decision; without --id and --line, every one of the file"
+    stability = "share of N controllers with a random basis each, all else as in --gate, that decide the same"
     parser.add_argument("file", type=str, metavar="FILE", help=f"decisions of mdl score: {_JSONL}")
     parser.add_argument("--id", type=str | None, default=None, help="id of the decision")
     parser.add_argument("--line", type=PositiveInt | None, default=None, help="number of its line, from 1")
     parser.add_argument("--source", type=str | None, default=None, metavar="IN", help=source)
     parser.add_argument("--verify", action="store_true", help=verify)
+    parser.add_argument("--stability", type=PositiveInt | None, default=None, metavar="N", help=stability)
     parser.add_argument("--gate", type=GateOptions, default=GateOptions())
 
 

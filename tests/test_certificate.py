@@ -555,5 +555,6 @@ def test_what_is_said_of_a_gate_is_made_anew_only_where_something_changed() -> N
     layer.config = dataclasses.replace(layer.config, risk_inversion=False)
     assert gate.provenance.certificate == "void"
     layer.config = preset().config
+    assert not gate.provenance.fitted
     layer.calibration = thresholds_only(layer)
     assert gate.provenance.fitted

@@ -211,3 +211,41 @@ def test_printed_bounds_are_proved_too(channel):
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
 def test_the_card_fits(width):
     assert max(map(len, shown(Certificate.of_preset("ensemble"), width).splitlines())) <= width
+
+
+# --- mdl explain --stability ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def decided(capfd, tmp_path) -> Path:
+    """Three decisions on ready signals."""
+    signals = [(0.9, 0.9, 0.1), (0.6, 0.3, 0.7), (0.0, 0.0, 1.0)]
+    lines = [json.dumps({"id": str(i), "signals": dict(zip(CHANNELS, s, strict=True))}) for i, s in enumerate(signals)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    mdl(capfd, "score", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"))
+    return tmp_path / "out.jsonl"
+
+
+def test_the_stability_of_a_decision(capfd, decided):
+    status, out, _ = mdl(capfd, "explain", str(decided), "--id", "1", "--stability", "40", "--json")
+    assert status == 0
+    found = json.loads(out)["stability"]
+    assert found["seeds"] == 40
+    assert sum(found["actions"].values()) == 40
+    assert found["actions"][json.loads(out)["decision"]["action"]] / 40 == found["share"]
+    _, out, _ = mdl(capfd, "explain", str(decided), "--id", "1", "--stability", "40")
+    assert f"({found['share']:.0%}) take the same action" in " ".join(out.split())
+
+
+def test_extremes_do_not_hang_on_the_seed(capfd, decided):
+    for name in ("0", "2"):
+        _, out, _ = mdl(capfd, "explain", str(decided), "--id", name, "--stability", "20", "--json")
+        assert json.loads(out)["stability"]["share"] == 1.0
+
+
+def test_stability_needs_one_decision_of_this_gate(capfd, decided):
+    status, _, err = mdl(capfd, "explain", str(decided), "--verify", "--stability", "4")
+    assert (status, "choose it by --id or --line" in err) == (2, True)
+    status, _, err = mdl(capfd, "explain", str(decided), "--id", "1", "--stability", "4", "--gate.layer", "certified")
+    assert status == 2
+    assert "preset" in err

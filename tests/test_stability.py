@@ -218,14 +218,16 @@ def test_two_seeds_that_never_agree() -> None:
 
 
 def test_signals_as_they_come() -> None:
-    """Of float32, and with a relevance that rounding made more than 1."""
+    """Of float32, and with a cosine that is negative, or more than 1 by rounding."""
     single_precision = tuple(p.float() for p in POINTS)
     doubled = tuple(p.double() for p in single_precision)
     layer = MemoryDecisionLayer()
     assert seed_stability(layer, *single_precision, seeds=3) == seed_stability(layer, *doubled, seeds=3)
     one, half = torch.ones(1), torch.full((1,), 0.5)
-    above = seed_stability(layer, one + 2e-7, half, half, seeds=20)
-    assert above == seed_stability(layer, one, half, half, seeds=20)
+    for given, taken in ((one + 2e-7, one), (-half, 0 * half)):
+        for risk in (0.2, 0.5, 0.8):
+            found = seed_stability(layer, given, half, risk * one, seeds=20)
+            assert found == seed_stability(layer, taken, half, risk * one, seeds=20)
 
 
 @pytest.mark.parametrize(
