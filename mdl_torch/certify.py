@@ -100,11 +100,10 @@ def certify(
         ValueError: ``boxes`` is less than the 512 that the search begins with, or ``resolution`` not 3 to 16.
 
     Example:
-        >>> from mdl_torch.config import MDLConfig
         >>> from mdl_torch.layer import MemoryDecisionLayer
-        >>> certificate = certify(MemoryDecisionLayer(MDLConfig(seed=183)), boxes=20_000)
-        >>> certificate.slopes["reliability"].verdict
-        'strict'
+        >>> certificate = certify(MemoryDecisionLayer.from_preset("certified"), resolution=4)
+        >>> certificate.trusted, certificate.slopes["risk"].verdict
+        (True, 'strict')
     """
     if boxes < 8**FIRST_LEVEL:
         raise ValueError(f"boxes must be at least {8**FIRST_LEVEL}, got {boxes}")

@@ -120,7 +120,7 @@ def test_the_architecture_names_every_module(name):
 
 @pytest.mark.parametrize("name", files())
 def test_imports_run_one_way(name):
-    """Nothing imports what comes after it; the front door, which knows the version, is for users, the command line and certificates."""
+    """Nothing imports what comes after it; the front door is for users, the command line, and who needs the version."""
     for imported in imports(files()[name]):
         if imported == "":
             assert name in ("certify", "cli"), (
