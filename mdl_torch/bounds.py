@@ -77,6 +77,9 @@ class LayerBounds:
     Args:
         layer: The controller.
 
+    Raises:
+        ValueError: A buffer holds what no configuration can: it is not finite, or a gate coefficient is negative.
+
     Example:
         >>> from mdl_torch.layer import MemoryDecisionLayer
         >>> found = LayerBounds(MemoryDecisionLayer()).over(np.array([[0.7, 0.3, 0.5]]), half=0.0)
@@ -85,6 +88,11 @@ class LayerBounds:
     """
 
     def __init__(self, layer: MemoryDecisionLayer) -> None:
+        for name, buffer in layer.named_buffers():
+            if not buffer.isfinite().all():
+                raise ValueError(f"{name} must be finite to be certified, got {buffer.tolist()!r:.80}")
+        if (layer.head.gate < 0).any():
+            raise ValueError(f"head.gate must not be negative to be certified, got {layer.head.gate.tolist()}")
         self.peaks = layer.encoder.peaks
         self.inverted = layer.config.risk_inversion
         self.modulated = layer.fusion.modulated
@@ -96,7 +104,7 @@ class LayerBounds:
         self.gain = _numpy(layer.fusion.coefficients) if self.modulated else np.array([1.0, 0.0])
         self.ranges = _numpy(layer.head.norm_range).reshape(-1, 2)
         self.gate = _numpy(layer.head.gate) if layer.head.gated else np.array([1.0, 0.0])
-        self.proved = np.tile([-np.inf, np.inf], (len(self.weights), 1))
+        self.proved = np.tile([0.0, np.sqrt(dim)], (len(self.weights), 1))
         """Bounds of ‖v_meta‖ over the whole cube for each basis, once they are known."""
 
     def over(self, middles: Array, half: float) -> Bounds:
@@ -129,8 +137,8 @@ class LayerBounds:
     def norms(self, middles: Array, half: float, basis: int) -> tuple[Array, Array]:
         """Bounds of ‖v_meta‖ alone, for one basis."""
         with np.errstate(all="ignore"):
-            meta, _, _ = self._meta(basis, middles, half)
-            return meta.norm().bounds
+            low, high = self._meta(basis, middles, half)[0].norm().bounds
+        return np.maximum(low, self.proved[basis, 0]), np.minimum(high, self.proved[basis, 1])
 
     # ------------------------------------------------------------------------------------------------------- stages
 
@@ -138,17 +146,16 @@ class LayerBounds:
         self, basis: int, middles: Array, half: float
     ) -> tuple[Enclosure, tuple[Enclosure, Enclosure, Enclosure], NDArray[np.intp]]:
         """v_meta, its derivatives before tanh along M, R and s, and the interval of M that each box lies in."""
-        columns = []
-        for k in range(3):
-            points, which = np.unique(middles[:, k], return_inverse=True)
-            derivatives = self._derivatives(points, half)
-            own, prime = derivatives.weighted(k, self.weights[basis, k])
-            gain = derivatives.weighted(k, np.full((1, len(self.centres)), self.gain[1] / len(self.centres)))
-            columns.append((own[which], prime[which], gain, which))
-        (p, p_prime, _, which_m), (q, q_prime, _, _), (u, u_prime, (g, g_prime), which) = columns
-        g, g_prime = (g + self.gain[0])[which], g_prime[which]
+        places = [np.unique(middles[:, k], return_inverse=True) for k in range(3)]
+        vectors = [self._derivatives(points, half) for points, _ in places]
+        (p, p_prime), (q, q_prime), (u, u_prime) = (
+            [one[places[k][1]] for one in vectors[k].weighted(k, self.weights[basis, k])] for k in range(3)
+        )
+        mean = np.full((1, len(self.centres)), self.gain[1] / len(self.centres))
+        g, g_prime = (one[places[2][1]] for one in vectors[2].weighted(2, mean))
+        g = g + self.gain[0]
         meta = (g * p + q + u + self.bias).tanh()
-        return meta, (g * p_prime, q_prime, g_prime * p + u_prime), which_m
+        return meta, (g * p_prime, q_prime, g_prime * p + u_prime), places[0][1]
 
     def _derivatives(self, points: Array, half: float) -> _Derivatives:
         return _Derivatives.of(points, half, self.centres, self.sigma, peaks=self.peaks)
@@ -200,6 +207,11 @@ class LayerBounds:
         inside, cut = (_signed(_stacked(found), sign) for found in (trust.unclipped, trust.saturated))
         flat = np.zeros_like(inside)
         cut = cut if self.gate[1] else flat
+        if not self.peaks and self.gate[1]:  # then v_wm is 0 at M = 0, where α counts as 0: C_final = g_a·C there
+            at_zero = middles[:, 0] - half <= 0
+            rises = _signed(_stacked(trust.rises), sign) * self.gate[0]
+            rises = np.where(np.isnan(rises), 0.0, rises)  # unknown, times a factor of 0
+            inside, cut = (_jumped(slopes, face, at_zero, trust) for slopes, face in ((inside, rises), (cut, flat)))
         parts = (
             Part(~(surely_below | surely_above), ~(below | above), inside),
             Part(above, surely_above, cut),
@@ -207,33 +219,24 @@ class LayerBounds:
         )
         cosine = np.clip(trust.alpha.bounds, -1, 1)
         factor = self.gate[0] + _product(np.full_like(cosine, self.gate[1]), cosine)
-        slack = np.array([[-1.0], [1.0]]) * np.abs(self.gate).sum()
-        gated = _product(np.clip(trust.confidence.bounds, 0, 1), factor + ROUNDING * slack)
+        slack = np.array([[-1.0], [1.0]]) * self.gate.sum()
+        confidence = np.clip(trust.confidence.bounds, 0, 1)
+        gated = _product(confidence, factor + ROUNDING * slack)
         free = np.stack((trust.confidence * trust.gate).bounds) + EDGE * slack
         exact = ~(below | above)
         gated[0] = np.where(exact, np.maximum(gated[0], free[0]), gated[0])
         gated[1] = np.where(exact, np.minimum(gated[1], free[1]), gated[1])
+        if not self.peaks and self.gate[1]:
+            face = self.gate[0] * confidence
+            gated[0] = np.where(at_zero, np.minimum(gated[0], face[0]), gated[0])
+            gated[1] = np.where(at_zero, np.maximum(gated[1], face[1]), gated[1])
         slopes = np.stack(
             (
                 np.min([np.where(part.may, part.slopes[0], np.inf) for part in parts], axis=0),
                 np.max([np.where(part.may, part.slopes[1], -np.inf) for part in parts], axis=0),
             )
         )
-        if not self.peaks and self.gate[1] != 0:
-            self._jump(middles[:, 0] - half <= 0, trust, sign, gated, slopes)
         return Bounds(np.stack((norm_low, norm_high))[:, None], gated, slopes, parts)
-
-    def _jump(self, at_zero: Mask, trust: _Trust, sign: Array, gated: Array, slopes: Array) -> None:
-        """Without value encoding v_wm is 0 at M = 0, where α counts as 0: C_final = g_a·C there, and then jumps."""
-        low, high = trust.alpha.bounds
-        slopes[0, 0] = np.where(at_zero & (low < 0), -np.inf, slopes[0, 0])
-        slopes[1, 0] = np.where(at_zero & (high > 0), np.inf, slopes[1, 0])
-        rises = _signed(_stacked(trust.rises), sign) * self.gate[0]
-        rises = np.where(np.isnan(rises), 0.0, rises)  # unknown, times a factor of 0
-        confidence = self.gate[0] * np.clip(trust.confidence.bounds, 0, 1)
-        for bounds, others in ((slopes[:, 1:], rises[:, 1:]), (gated, confidence)):
-            bounds[0] = np.where(at_zero, np.minimum(bounds[0], others[0]), bounds[0])
-            bounds[1] = np.where(at_zero, np.maximum(bounds[1], others[1]), bounds[1])
 
 
 @dataclass(frozen=True)
@@ -315,6 +318,17 @@ def _weighted_range(low: Array, high: Array, weights: Array, sizes: Array) -> tu
     error = (np.abs(middle) + reach) @ (ROUNDING * np.abs(weights) + WEIGHT_ERROR).T
     about, away = middle @ weights.T, reach @ sizes.T + error
     return about - away, about + away
+
+
+def _jumped(slopes: Array, face: Array, at_zero: Mask, trust: _Trust) -> Array:
+    """Slopes ``(2, 3, n)`` that allow for those on the face M = 0, and along M for the jump that begins there."""
+    low, high = trust.alpha.bounds
+    found = slopes.copy()
+    found[0, 0] = np.where(at_zero & (low < 0), -np.inf, found[0, 0])
+    found[1, 0] = np.where(at_zero & (high > 0), np.inf, found[1, 0])
+    found[0, 1:] = np.where(at_zero, np.minimum(found[0, 1:], face[0, 1:]), found[0, 1:])
+    found[1, 1:] = np.where(at_zero, np.maximum(found[1, 1:], face[1, 1:]), found[1, 1:])
+    return found
 
 
 def _stacked(found: list[Enclosure]) -> Array:

@@ -64,8 +64,8 @@ class PartSlopes:
 
     Attributes:
         smallest: The smallest slope lies between these.
-        at: Where the upper of them is attained; None if no point was found that surely lies in this part, and the upper
-            bound is then that of all slopes.
+        at: Where the upper of them is attained, to rounding; None if no point was found that surely lies in this part,
+            and the upper bound is then that of all slopes.
         largest: No slope is larger.
     """
 
@@ -115,7 +115,7 @@ class Reach:
     """Whether an action is ever taken.
 
     Attributes:
-        verdict: ``holds`` if it is.
+        verdict: ``holds`` if it is: at a point, decided on in float64.
         at: A point where it is.
         share: Of the cube, between these; None where the thresholds were changed after the proof.
     """
@@ -144,8 +144,10 @@ class Cover:
 class Certificate:
     """What ``certify`` proved of a layer, of its equations in real arithmetic with its buffers as they are.
 
-    A layer computes them with rounding: two float64 decisions keep the proved order where C_final differs by more than
-    1e-11, two float32 ones where it does by more than 4e-6.
+    C counts as unclipped where it would lie within 1e-9 of [0, 1], and a layer computes with rounding: the proved order
+    holds between two points whose C_final differs by more than 3e-9·(g_a + g_b), in float32 by more than 4e-6. A layer
+    wears a certificate as long as the digest of its buffers and switches fits; ``certify.check`` says whether what it
+    claims was ever proved.
 
     Attributes:
         subject: Digest of all that decides: basis, configuration, range and thresholds.
@@ -276,7 +278,8 @@ class Certificate:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a certificate file, readable and diffable."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", "utf-8")
+        text = json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+        Path(path).write_text(f"{text}\n", "utf-8")
 
 
 _KEYS: dict[str, tuple[str, ...]] = {

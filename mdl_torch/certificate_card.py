@@ -91,10 +91,11 @@ def _actions(certificate: Certificate) -> Iterator[str]:
 
 
 def _slopes(certificate: Certificate) -> RenderableType:
-    table = _table("along", "where", "verdict", "smallest slope", "at (M, R, A)", "no larger than", "does not fall on")
+    table = _table("along", "where", "verdict", "smallest slope", "at (M, R, A)", "no larger than", "falls on")
     for channel in CHANNELS:
         slopes = certificate.slopes[channel]
-        share = _share(slopes.holds)
+        low, high = slopes.holds
+        share = _share((1 - high, 1 - low))
         table.add_row(SYMBOLS[channel], "the cube", _STRICT[slopes.verdict], *_part(slopes.everywhere), share)
         parts = {name: getattr(slopes, name) for name in PARTS}
         if parts["saturated"] is None and parts["zero"] is None:
@@ -102,7 +103,7 @@ def _slopes(certificate: Certificate) -> RenderableType:
         for name, part in parts.items():
             if part is not None:
                 where = {"unclipped": "0 <= C <= 1", "saturated": "C cut at 1", "zero": "C cut at 0"}[name]
-                table.add_row("", where, "", *_part(part), f"of {_share(certificate.parts[name])}")
+                table.add_row("", f"{where}: {_share(certificate.parts[name])}", "", *_part(part), "")
     return table
 
 

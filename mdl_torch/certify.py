@@ -75,8 +75,11 @@ LINES, LINE_POINTS = 33, 257
 CLOSER_POINTS = 65
 """Further points of a line, within the box that it was drawn for."""
 
-REAL_FALL = 1e-9
-"""A smaller fall of C_final is no counterexample: it might be rounding."""
+REAL_FALL = 5e-9
+"""A smaller fall of C_final is no counterexample: it might be rounding, or within ``EDGE`` of a part's border."""
+
+MOST_COVER = 2**26
+"""Bytes of an inflated cover: more than any search writes."""
 
 SAME = 1e-9
 """Numbers of a certificate that differ by less are the same on another machine."""
@@ -115,10 +118,13 @@ def certify(
 
 
 def check(certificate: Certificate, layer: MemoryDecisionLayer) -> list[str]:
-    """Check a certificate against a layer, by bounding the layer on the boxes of its cover.
+    """Check a certificate against a layer: bound the layer on the boxes of its cover, and run its examples again.
 
     Returns:
         What does not hold; empty if all of it does.
+
+    Raises:
+        ValueError: The layer's buffers hold what no configuration can.
 
     Example:
         >>> from mdl_torch.layer import MemoryDecisionLayer
@@ -130,10 +136,15 @@ def check(certificate: Certificate, layer: MemoryDecisionLayer) -> list[str]:
         return [f"the certificate is of layer {certificate.subject}, this is {held}"]
     proof = _Proof(layer)
     try:
-        proof.retrace(certificate)
+        again = proof.certificate(proof.retrace(certificate))
     except ValueError as error:
         return [str(error)]
-    return list(_differences(certificate.to_dict(), proof.certificate(certificate.cover).to_dict()))
+    if any(reach.share is None for reach in certificate.reachable.values()):  # renewed for other thresholds
+        renewed = again.with_thresholds(held, layer.held_config(), layer.calibration_label)
+        if renewed is None:
+            return ["the certificate does not count shares, and C_final is not proved to be monotone"]
+        again = renewed
+    return list(_differences(certificate.to_dict(), again.to_dict()))
 
 
 # ------------------------------------------------------------------------------------------------------------ cover
@@ -146,9 +157,13 @@ def _leaves(cover: Cover) -> list[tuple[int, NDArray[np.int64]]]:
         ValueError: It is no cover.
     """
     try:
-        bits = np.unpackbits(np.frombuffer(zlib.decompress(base64.b64decode(cover.splits)), np.uint8)).astype(bool)
+        inflate = zlib.decompressobj()
+        packed = inflate.decompress(base64.b64decode(cover.splits, validate=True), MOST_COVER)
+        if not inflate.eof or inflate.unused_data:
+            raise ValueError("it is cut short, too large, or goes on after its end")
     except (ValueError, zlib.error) as error:
         raise ValueError(f"the cover cannot be read: {error}") from error
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8)).astype(bool)
     found, boxes, level, read = [], _first_boxes(), FIRST_LEVEL, 0
     while len(boxes):
         split = bits[read : read + len(boxes)]
@@ -157,6 +172,8 @@ def _leaves(cover: Cover) -> list[tuple[int, NDArray[np.int64]]]:
         read += len(boxes)
         found.append((level, boxes[~split]))
         boxes, level = _halved(boxes[split]), level + 1
+    if len(bits) - read >= 8 or bits[read:].any():
+        raise ValueError("the cover goes on after its last box")
     return found
 
 
@@ -347,27 +364,47 @@ class _Proof:
                     self.attained[row, k] = values[place]
                     self.at[row, k] = points[place]
 
-    def retrace(self, certificate: Certificate) -> None:
+    def retrace(self, certificate: Certificate) -> Cover:
         """Go through the boxes and examples of a certificate, without a search.
 
         Raises:
-            ValueError: Its cover cannot be read.
+            ValueError: Its cover cannot be read, or an example of it is none.
         """
-        for level, boxes in _leaves(certificate.cover):
+        levels = _leaves(certificate.cover)
+        for level, boxes in levels:
             for start in range(0, len(boxes), AT_ONCE):
                 middles = _middles(boxes[start : start + AT_ONCE], level)
                 self.tally.add(self.bounds.over(middles, 0.5 * 2.0**-level), self.thresholds, 8.0**-level)
-        self.evaluated = certificate.evaluated
+        leaves = sum(len(boxes) for _, boxes in levels)
+        self.evaluated = leaves + (leaves - 8**FIRST_LEVEL) // 7  # each box that is split leaves seven more
         for k, channel in enumerate(CHANNELS):
-            slopes = certificate.slopes[channel]
+            slopes, actions = certificate.slopes[channel], certificate.actions[channel]
             parts = (slopes.everywhere, slopes.unclipped, slopes.saturated, slopes.zero)
             if points := [part.at for part in parts if part and part.at]:
+                _expect_in_cube(f"slopes.{channel}", *points)
                 self._attain(np.array([self._signals(np.array(point)) for point in points]))
-            self.falls[k] = self._again(slopes.counterexample)
-            self.moves[k] = self._again(certificate.actions[channel].counterexample)
+            self.falls[k] = self._again(f"slopes.{channel}", k, slopes.counterexample)
+            self.moves[k] = self._again(f"actions.{channel}", k, actions.counterexample)
+            if (move := self.moves[k]) is not None and _rank(move.actions[0]) >= _rank(move.actions[1]):
+                raise ValueError(f"actions.{channel}: its counterexample does not move the action away from Active")
+        return Cover(leaves, levels[-1][0], certificate.cover.splits)
 
-    def _again(self, example: Counterexample | None) -> Counterexample | None:
-        return None if example is None else self._example(np.array(example.weaker), np.array(example.stronger))
+    def _again(self, name: str, k: int, example: Counterexample | None) -> Counterexample | None:
+        """A counterexample, decided on anew.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if example is None:
+            return None
+        _expect_in_cube(name, example.weaker, example.stronger)
+        way = np.array(example.stronger) - np.array(example.weaker)
+        if np.flatnonzero(way).tolist() != [k] or (way[k] > 0) == (k == 2):
+            raise ValueError(f"{name}: the points of its counterexample must differ in one signal, towards trust")
+        again = self._example(np.array(example.weaker), np.array(example.stronger))
+        if not again.fall > REAL_FALL:
+            raise ValueError(f"{name}: C_final does not fall from one point of its counterexample to the other")
+        return again
 
     def _extremes(self, basis: int) -> tuple[Interval, Interval]:
         """The smallest and the largest ‖v_meta‖, each between a proved and an attained bound."""
@@ -414,10 +451,10 @@ class _Proof:
             gated, action = self._decide(lines)
             falls = np.maximum.accumulate(gated, axis=1) - gated
             moves = np.where(action > np.minimum.accumulate(action, axis=1), falls, -np.inf)
-            for found, known, least in ((falls, self.falls, REAL_FALL), (moves, self.moves, 0.0)):
+            for found, known in ((falls, self.falls), (moves, self.moves)):
                 line, end = np.unravel_index(int(found.argmax()), found.shape)
                 best = known[k]
-                if found[line, end] > max(least, best.fall if best else least):
+                if found[line, end] > (best.fall if best else REAL_FALL):
                     start = int(gated[line, : end + 1].argmax())
                     known[k] = self._example(lines[line, start], lines[line, end])
 
@@ -525,6 +562,15 @@ def _grid(points: int, dimensions: int) -> Array:
 def _some(found: Bounds, chosen: Mask) -> Bounds:
     parts = tuple(Part(part.may[chosen], part.surely[chosen], part.slopes[..., chosen]) for part in found.parts)
     return Bounds(found.norm[..., chosen], found.gated[:, chosen], found.slopes[..., chosen], parts)
+
+
+def _expect_in_cube(name: str, *points: Point) -> None:
+    if not all(0 <= value <= 1 for point in points for value in point):
+        raise ValueError(f"{name}: every point must lie in the cube, got {points}")
+
+
+def _rank(label: str) -> int:
+    return [action.label for action in Action].index(label)
 
 
 def _point(values: Array) -> Point:

@@ -3,6 +3,7 @@
 # No ``from __future__ import annotations`` here: to read annotations that are text, jsonargparse would import all that
 # is imported for type checking, torch among it.
 import difflib
+import errno
 import itertools
 import os
 import re
@@ -16,7 +17,7 @@ from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from mdl_torch import __version__
-from mdl_torch.config import PRESETS, MDLConfig
+from mdl_torch.config import MOST_BASES, PRESETS, MDLConfig
 from mdl_torch.errors import CalibrationMismatchError
 
 if TYPE_CHECKING:
@@ -315,6 +316,15 @@ def _certify(options: Namespace) -> int:
         check_suffix(options.plot)
     if options.output and not Path(options.output).parent.is_dir():
         raise ValueError(f"no such folder to write {options.output} to: {Path(options.output).parent}")
+    if options.output and Path(options.output).is_dir():
+        raise ValueError(f"--output must be a file, got the folder {options.output}")
+    if options.check and (others := [name for name in _OF_A_PROOF if options[name]]):
+        raise ValueError(f"--check proves nothing anew: leave out --{others[0]}")
+    if options.seeds is not None and not 2 <= options.seeds <= MOST_BASES:
+        raise ValueError(f"seeds must be from 2 to {MOST_BASES}, got {options.seeds}")
+    for file in options.decisions:
+        if not Path(file).is_file():
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
     layer = _layer_to_certify(options)
     progress = sys.stderr.isatty() if options.progress is None else options.progress
     console = _console()
@@ -331,8 +341,6 @@ def _certify(options: Namespace) -> int:
     shown: list[Any] = [certificate_card(proved)]
     if options.output:
         proved.save(options.output)
-    if options.save:
-        layer.certified(proved).save_pretrained(options.save)
     if options.seeds is not None:
         stable = _seed_stability(layer, options.seeds, options.decisions)
         result["stability"] = {name: one.to_dict() for name, one in stable.items()}
@@ -348,7 +356,13 @@ def _certify(options: Namespace) -> int:
     else:
         for part in shown:
             console.print(part, highlight=False)
+    if options.save:
+        layer.certified(proved).save_pretrained(options.save)
     return FINE if proved.trusted else BAD
+
+
+_OF_A_PROOF = ("output", "save", "seeds", "decisions", "sensitivity", "plot")
+"""Options of ``mdl certify`` that ``--check`` has no use for."""
 
 
 def _layer_to_certify(options: Namespace) -> "MemoryDecisionLayer":
@@ -523,7 +537,7 @@ COMMANDS: dict[str, Command] = {
         "prove how a controller behaves on the whole cube of signals",
         _certify,
         _certify_options,
-        "mdl certify certified -o certificate.json --seeds 40",
+        "mdl certify paper --calibration reference -o certificate.json --seeds 40",
     ),
     "bench conflicts": Command(
         "how often the conflict detectors fire on labelled pairs of texts",

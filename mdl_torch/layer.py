@@ -33,8 +33,8 @@ RELEVANCE_SLACK = 0.01
 GRID_POINTS = 41
 """Points along each signal of the grid of the cube that the exact range of ‖v_meta‖ is taken from."""
 
-RANGE_TOLERANCE = 1e-9
-"""How far two machines may differ in the exact range."""
+RANGE_TOLERANCE = 1e-10
+"""How far two machines may differ in the exact range, as a share of its width."""
 
 WEIGHT_TOLERANCE = 1e-13
 """How far they may in the weights that they compute from one basis."""
@@ -157,14 +157,21 @@ class MemoryDecisionLayer(nn.Module):
             Traceback (most recent call last):
             mdl_torch.errors.CertificateMismatchError: the certificate is of layer ..., this is layer ...
         """
-        if certificate.subject != (own := self.digest()):
-            raise CertificateMismatchError(f"the certificate is of layer {certificate.subject}, this is layer {own}")
-        if not certificate.trusted:
-            verdicts = ", ".join(f"{channel} {found.verdict}" for channel, found in certificate.actions.items())
-            raise CertificateMismatchError(f"the certificate must hold along every signal to be worn, got {verdicts}")
+        self._check_certificate(certificate)
         layer = copy.deepcopy(self)
         layer.certificate = certificate
         return layer
+
+    def _check_certificate(self, certificate: Certificate) -> None:
+        """Refuse a certificate that this layer may not wear."""
+        if certificate.subject != (own := self.digest()):
+            raise CertificateMismatchError(f"the certificate is of layer {certificate.subject}, this is layer {own}")
+        for name, mine in (("preset", self.preset), ("basis", self.basis)):
+            if (theirs := getattr(certificate, name)) != mine:
+                raise CertificateMismatchError(f"the certificate is of {name} {theirs}, this layer has {mine}")
+        if not certificate.trusted:
+            verdicts = ", ".join(f"{channel} {found.verdict}" for channel, found in certificate.actions.items())
+            raise CertificateMismatchError(f"the certificate must hold along every signal to be worn, got {verdicts}")
 
     def uncalibrated(self) -> Self:
         """This layer with the exact range and the default thresholds, as a copy; basis and device stay.
@@ -175,6 +182,20 @@ class MemoryDecisionLayer(nn.Module):
             'exact-range'
         """
         return self._refitted(self.config.uncalibrated(), self._exact_norm_range(), None)
+
+    def ranged(
+        self,
+        norm_range: tuple[float, float] | None = None,
+        thresholds: tuple[float, float, float] = MDLConfig.thresholds,
+    ) -> Self:
+        """This layer with a range and thresholds of your own, as a copy; None is the exact range.
+
+        Example:
+            >>> MemoryDecisionLayer().ranged((2.0, 3.0)).head.norm_range.tolist()
+            [2.0, 3.0]
+        """
+        config = replace(self.config, norm_range=norm_range, thresholds=thresholds)
+        return self._refitted(config, config.norm_range or self._exact_norm_range(), None)
 
     def _refitted(self, config: MDLConfig, norm_range: NormRange, calibration: Calibration | None) -> Self:
         layer = copy.deepcopy(self)
@@ -191,7 +212,7 @@ class MemoryDecisionLayer(nn.Module):
         shipped = Certificate.of_preset(self.preset)
         if shipped and shipped.subject == subject:
             return shipped
-        if certificate.function != self.digest(thresholds=False):
+        if self.changed() or certificate.function != self.digest(thresholds=False):
             return certificate
         return certificate.with_thresholds(subject, self.held_config(), self.calibration_label) or certificate
 
@@ -283,6 +304,8 @@ class MemoryDecisionLayer(nn.Module):
     def certificate_status(self) -> str:
         """``valid``, ``none``, or ``void``: the certificate was of this layer, but something of it was changed since.
 
+        Of buffers and switches, that is, not of code; and the proof is not gone through again: ``certify.check`` does.
+
         It is void, too, if it proves too little to be worn (see ``certified``), and on the meta device, where buffers
         have no values.
 
@@ -294,9 +317,13 @@ class MemoryDecisionLayer(nn.Module):
         """
         if self.certificate is None:
             return "none"
-        if not self.certificate.trusted or any(buffer.is_meta for buffer in self.buffers()):
+        if any(buffer.is_meta for buffer in self.buffers()):
             return "void"
-        return "valid" if self.certificate.subject == self.digest() else "void"
+        try:
+            self._check_certificate(self.certificate)
+        except CertificateMismatchError:
+            return "void"
+        return "valid"
 
     def digest(self, *, thresholds: bool = True) -> str:
         """Hex digits that name all that decides: basis, configuration, range and, unless told otherwise, thresholds.
@@ -395,10 +422,12 @@ class MemoryDecisionLayer(nn.Module):
     def _held(self) -> tuple[NormRange | None, tuple[float, ...]]:
         """Range and thresholds in the buffers; None for the exact range, unless the configuration spells it out."""
         ranges, thresholds = self.head.norm_range.reshape(-1, 2).tolist(), tuple(self.policy.thresholds.tolist())
-        exact = self.config.norm_range is None and np.allclose(
-            ranges, self._exact_norm_range(), rtol=0, atol=RANGE_TOLERANCE
-        )
-        return (None if exact else _one_if_equal(ranges)), thresholds
+        if self.config.norm_range is None:
+            fresh = np.reshape(self._exact_norm_range(), (-1, 2))
+            off = np.abs(np.array(ranges) - fresh) / (fresh[:, 1:] - fresh[:, :1])
+            if (off <= RANGE_TOLERANCE).all():
+                return None, thresholds
+        return _one_if_equal(ranges), thresholds
 
     def held_config(self) -> MDLConfig:
         """The configuration with the range and thresholds that the buffers hold.

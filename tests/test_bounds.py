@@ -42,16 +42,27 @@ def assert_bounded(layer: MemoryDecisionLayer, middle, half: float) -> None:
     found = LayerBounds(layer).over(np.array([middle]), half)
     points = inside(middle, half)
     norms, gated, slopes = values(layer, points)
-    slack = 1e-12 * (1 + np.abs(slopes))  # autograd rounds too
     for basis in range(norms.shape[1]):
         low, high = found.norm[:, basis, 0]
         assert (norms[:, basis] >= low - 1e-14).all()
         assert (norms[:, basis] <= high + 1e-14).all()
     assert (gated >= found.gated[0, 0] - 1e-14).all()
     assert (gated <= found.gated[1, 0] + 1e-14).all()
-    moving = points[:, 0] > 0  # at M = 0 without value encoding autograd sees no slope
-    assert (slopes[moving] >= found.slopes[0, :, 0] - slack[moving]).all()
-    assert (slopes[moving] <= found.slopes[1, :, 0] + slack[moving]).all()
+    along = np.ones_like(slopes, dtype=bool)
+    along[points[:, 0] == 0, 0] = layer.encoder.peaks  # else C_final jumps there, and autograd sees no slope
+    low, high = layer.head.norm_range.reshape(-1, 2).unbind(-1)
+    confidence = (norms - low.numpy()) / (high - low).numpy()
+    clear = (np.minimum(np.abs(confidence), np.abs(confidence - 1)) > 1e-7).all(axis=1)  # no kink nearby
+    above, below = (confidence > 1).any(axis=1), (confidence < 0).any(axis=1)
+    where = (~above & ~below, above, below & ~above)
+    for belongs, bounds in (
+        (np.ones_like(clear), found.slopes),
+        *zip(where, (p.slopes for p in found.parts), strict=True),
+    ):
+        chosen = along & (belongs & clear)[:, None]
+        slack = 1e-12 * (1 + np.abs(slopes))  # autograd rounds too
+        assert (slopes >= bounds[0, :, 0] - slack)[chosen].all()
+        assert (slopes <= bounds[1, :, 0] + slack)[chosen].all()
 
 
 BOXES = st.tuples(st.sampled_from([2, 3, 4, 5, 7, 10]), st.tuples(*[st.floats(0, 0.999)] * 3))
@@ -121,6 +132,62 @@ def test_several_bases_are_their_mean():
     found = LayerBounds(several).over(middles, 1 / 64)
     np.testing.assert_allclose(found.slopes, np.mean([one.slopes for one in single], axis=0), rtol=0, atol=1e-12)
     np.testing.assert_allclose(found.gated, np.mean([one.gated for one in single], axis=0), rtol=0, atol=1e-12)
+
+
+def test_parts_of_several_bases():
+    """One of two bases is cut off at 0 nearly everywhere, the other never: the parts are those of the one."""
+    layer = MemoryDecisionLayer(MDLConfig(seed=3, bases=2))
+    layer.head.norm_range[0] = torch.tensor([2.6, 4.0])
+    middles = (np.random.default_rng(3).integers(0, 32, (400, 3)) + 0.5) / 32
+    found = LayerBounds(layer).over(middles, 1 / 64)
+    norms, _, slopes = values(layer, middles)
+    below = norms[:, 0] < 2.6
+    unclipped, saturated, zero = found.parts
+    assert not saturated.may.any()
+    assert (zero.may | ~below).all()
+    assert (unclipped.may | below).all()
+    assert 0 < zero.surely.sum() < 400
+    assert 0 < unclipped.surely.sum() < 400
+    for part, belongs in ((unclipped, ~below), (zero, below)):
+        assert (part.slopes[0] <= slopes.T + 1e-12)[:, belongs].all()
+        assert (part.slopes[1] >= slopes.T - 1e-12)[:, belongs].all()
+
+
+def test_the_face_without_relevance():
+    """Without value encoding C_final = 0.3·C at M = 0, and flat where C is cut off: every part allows for it."""
+    for cut in (None, (0.0, 1.0)):
+        layer = MemoryDecisionLayer(MDLConfig(value_encoding=False, seed=0, bias=1.0, norm_range=cut))
+        found = LayerBounds(layer).over(np.array([[1 / 64, 0.640625, 0.515625]]), 1 / 64)
+        r, a = np.float64(0.64), np.float64(1 - 0.51)
+        step = 1e-6
+
+        def gated(r, a, layer=layer):
+            return layer(*torch.tensor([0.0, r, a], dtype=torch.float64)).gated_confidence.item()
+
+        along = [(gated(r + step, a) - gated(r, a)) / step, (gated(r, a - step) - gated(r, a)) / step]
+        part = found.parts[1 if cut else 0]
+        assert part.may[0]
+        for bounds in (found.slopes, part.slopes):
+            assert (bounds[0, 1:, 0] <= np.array(along) + 1e-8).all()
+            assert (bounds[1, 1:, 0] >= np.array(along) - 1e-8).all()
+
+
+@pytest.mark.parametrize(
+    "name", ["fusion.bias", "encoder.sigma", "projection.basis", "head.norm_range", "policy.thresholds"]
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_buffer_that_is_not_finite_is_refused(name, value):
+    layer = MemoryDecisionLayer()
+    layer.get_buffer(name).view(-1)[0] = value
+    with pytest.raises(ValueError, match=f"{name} must be finite to be certified"):
+        LayerBounds(layer)
+
+
+def test_a_negative_gate_is_refused():
+    layer = MemoryDecisionLayer()
+    layer.head.gate[1] = -0.3
+    with pytest.raises(ValueError, match=r"head\.gate must not be negative"):
+        LayerBounds(layer)
 
 
 @pytest.mark.parametrize("order", [3, 4])

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 
 import pytest
 
-from mdl_torch.evaluation.questions import Question, is_halueval, load_halueval, load_truthfulqa
-from mdl_torch.evaluation.stores import halueval_retrievals, stores, truthfulqa_retrievals
+from mdl_torch.evaluation.questions import (
+    HUB,
+    Question,
+    is_halueval,
+    load_halueval,
+    load_own,
+    load_questions,
+    load_truthfulqa,
+)
+from mdl_torch.evaluation.stores import build_stores, halueval_retrievals, stores, truthfulqa_retrievals
 
 COLUMNS_2021 = ("Type", "Category", "Question", "Best Answer", "Correct Answers", "Incorrect Answers", "Source")
 COLUMNS_2025 = (*COLUMNS_2021[:4], "Best Incorrect Answer", *COLUMNS_2021[4:])
@@ -86,7 +95,7 @@ HEADER = ",".join(COLUMNS_2021) + "\n"
     ("content", "message"),
     [
         (b"", "is no TruthfulQA CSV: its first line lacks the columns Category, Question"),
-        ("<!DOCTYPE html>\n<html><body>404</body></html>\n", "is no TruthfulQA CSV: its first line lacks the columns"),
+        ("<!DOCTYPE html>\n<html><body>404</body></html>\n", r"is a web page \(HTML\), no data set"),
         ("Question,Category\nIs it?,Law\n", "lacks the columns Best Answer, Correct Answers, Incorrect Answers"),
         (HEADER, "holds no question"),
         (HEADER + "a,Law,Is it?,Yes,Yes,No,-\na,Law,,Yes,Yes,No,-\n", "line 3: empty Question"),
@@ -170,7 +179,7 @@ FIRST = json_lines(record(1))
     [
         ("", "holds no question"),
         ("\n\n", "holds no question"),
-        ("<!DOCTYPE html>\n", "line 1: Expecting value"),
+        ("<!DOCTYPE html>\n", r"is a web page \(HTML\), no data set"),
         (FIRST + "\n{", "line 3: Expecting property name"),
         (
             FIRST + '"text"\n',
@@ -226,6 +235,165 @@ def test_the_development_file_of_halueval(shared_data):
     assert questions[0].incorrect == ("First for Women was started first.",)
     assert questions[0].knowledge.startswith("Arthur's Magazine (1844–1846) was an American literary periodical")
     assert all(q.category is None for q in questions)
+
+
+# --- one's own ----------------------------------------------------------------------------------------------------
+
+OWN = {"question": "Is rain wet?", "correct_answers": ["Yes", "It is"], "incorrect_answers": "No"}
+
+
+def test_own_questions_have_what_their_lines_say(write):
+    full = {**OWN, "id": 7, "knowledge": " Rain is water. ", "category": "Weather"}
+    assert load_own(write(json_lines(OWN, full))) == [
+        Question("TruthfulQA-00000", "Is rain wet?", ("Yes", "It is"), ("No",)),
+        Question("7", "Is rain wet?", ("Yes", "It is"), ("No",), category="Weather", knowledge="Rain is water."),
+    ]
+    assert load_own(write(json_lines({**OWN, "id": None, "category": None})))[0].id == "TruthfulQA-00000"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"question": " "}, "line 3: question must be a text, not empty, got ' '"),
+        ({"question": None}, "line 3: question must be a text, not empty, got None"),
+        ({"correct_answers": []}, r"line 3: correct_answers must be a text or a list of texts, got \[\]"),
+        ({"incorrect_answers": None}, "line 3: incorrect_answers must be a text or a list of texts, got None"),
+        ({"incorrect_answers": ["No", 3]}, "line 3: incorrect_answers must be a text, not empty, got 3"),
+        ({"incorrect_answers": ["No", "Yes"]}, "line 3: 'Yes' is among the correct and the incorrect answers"),
+        ({"catgory": "Law"}, "line 3: unknown key 'catgory'; did you mean 'category'"),
+        ({"category": 3}, "line 3: category must be a text, not empty, got 3"),
+        ({"id": True}, "line 3: id must be a text or a whole number, got True"),
+        ({"id": "first"}, "line 3: the id 'first' is already on line 1"),
+    ],
+)
+def test_a_malformed_line_of_ones_own_is_named(write, changes, message):
+    with pytest.raises(ValueError, match=message):
+        load_own(write(json_lines({**OWN, "id": "first"}) + "\n" + json_lines({**OWN, **changes})))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "holds no question"),
+        ("<html>", "is a web page"),
+        ("7\n", "line 1: expected an object with id, question, correct_answers, .* got int"),
+        (json_lines(OWN) + "{", "line 2: Expecting property name"),
+        (json_lines(OWN).encode("utf-16"), "line 1: .*can't decode byte 0xff"),
+    ],
+)
+def test_what_are_no_own_questions_is_refused(write, content, message):
+    with pytest.raises(ValueError, match=message):
+        load_own(write(content))
+
+
+# --- any of them --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "first"),
+    [
+        (csv_text(COLUMNS_2021, [row(n) for n in range(817)]), "truthfulqa", "truthfulqa-000"),
+        (csv_text(COLUMNS_2025, [row(n) for n in range(790)]), "truthfulqa", "truthfulqa-000"),
+        (json_lines(record(1), record(2)), "halueval", "halueval-00000"),
+        ("\n" + json_lines(OWN), "TruthfulQA", "TruthfulQA-00000"),
+    ],
+    ids=["2021", "2025", "halueval", "own"],
+)
+def test_a_file_is_told_by_its_content_and_its_revision_is_its_digest(write, content, name, first):
+    path = write(content)
+    data = load_questions(str(path))
+    assert (data.name, data.questions[0].id) == (name, first)
+    assert data.revision == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert data.label == f"{name}@{data.revision[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "<!DOCTYPE html><html><title>429</title>",
+            r"is a web page \(HTML\), no data set: download the raw file itself",
+        ),
+        (" \n<html lang='en'>", "is a web page"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "is a Git LFS pointer"),
+        (f"[{json_lines(OWN)}]", "expected one JSON object a line, got a JSON list"),
+        ("a,b\n1,2\n", "is no TruthfulQA CSV"),
+        ("", "is no TruthfulQA CSV"),
+        (b"PAR1nonsense", "Parquet"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(write, content, message):
+    path = write(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        load_questions(path)
+    assert str(path) in str(raised.value)
+
+
+def test_what_does_not_exist_is_a_missing_file_or_an_unknown_name(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no such file: .*nothing\.csv"):
+        load_questions(tmp_path / "nothing.csv")
+    with pytest.raises(
+        ValueError, match=r"unknown data set 'truthfulq'; did you mean 'truthfulqa'.* the path of a file"
+    ):
+        load_questions("truthfulq")
+
+
+def test_without_a_network_a_name_says_what_to_do(monkeypatch, tmp_path):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        OSError, match=r"cannot fetch 'halueval' from the Hugging Face hub .*give the path of the published file"
+    ):
+        load_questions("halueval")
+
+
+@pytest.mark.parametrize("name", ["truthfulqa", "halueval"])
+def test_a_name_is_the_parquet_file_of_the_hub(monkeypatch, tmp_path, name):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = {
+        "truthfulqa": [
+            {
+                "type": "Adversarial",
+                "category": "Weather",
+                "question": f"Is rain {n} wet?",
+                "best_answer": "Yes, it is",
+                "correct_answers": ["It wets", "Yes, it is"],
+                "incorrect_answers": ["No"],
+                "source": "-",
+            }
+            for n in range(3)
+        ],
+        "halueval": [record(n) for n in range(3)],
+    }[name]
+    path = tmp_path / "0000.parquet"
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    asked = []
+
+    def download(repo, file, **options):
+        asked.append((repo, file, options["revision"], options["repo_type"]))
+        return str(path)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.chdir(tmp_path)
+    data = load_questions(name)
+    assert asked == [(*HUB[name], "dataset")]
+    assert (data.name, len(data.questions)) == (name, 3)
+    assert data.revision == hashlib.sha256(path.read_bytes()).hexdigest()
+    if name == "truthfulqa":
+        expected = Question("truthfulqa-001", "Is rain 1 wet?", ("Yes, it is", "It wets"), ("No",), category="Weather")
+        assert data.questions[1] == expected
+    else:
+        assert list(data.questions) == load_halueval_of(rows, tmp_path)
+    assert load_questions(path) == data
+
+
+def load_halueval_of(rows, folder):
+    (folder / "qa_data.json").write_text(json_lines(*rows))
+    return load_halueval(folder / "qa_data.json")
 
 
 # --- stores -------------------------------------------------------------------------------------------------------
@@ -323,3 +491,62 @@ def test_halueval_retrievals_are_the_stores_of_the_file(write):
         None,
         None,
     )
+
+
+# --- off-topic stores ---------------------------------------------------------------------------------------------
+
+
+def test_an_off_topic_store_has_as_many_records_of_each_kind_and_none_of_its_question():
+    pool = [
+        Question(q.id, q.text, ("I have no comment", *q.correct), q.incorrect, knowledge=f"on {q.id}") for q in POOL
+    ]
+    owner = {
+        text: q.id for q in pool for text in (*q.correct, *q.incorrect, q.knowledge) if text != "I have no comment"
+    }
+    for question, paper, other in zip(pool, stores(pool), stores(pool, condition="off_topic"), strict=True):
+        assert (other.id, other.query) == (paper.id, paper.query)
+        assert sorted(m.id for m in other.memories) == sorted(f"off_topic-{m.id}" for m in paper.memories)
+        drawn = [m.text for m in other.memories]
+        assert not {*question.correct, *question.incorrect, question.knowledge} & set(drawn)
+        origins = [owner[text] for text in drawn]
+        assert len(set(origins)) == len(origins), "each of another question"
+        for memory in other.memories:
+            kind = memory.id.split("-")[1]
+            assert memory.text.split()[0] == {"incorrect": "wrong", "knowledge": "on"}.get(kind, "right")
+
+
+def test_an_off_topic_store_is_drawn_by_its_seed_and_its_question():
+    for seed in (0, 1):
+        found = list(stores(POOL, seed=seed, condition="off_topic"))
+        assert found == list(stores(POOL, seed=seed, condition="off_topic"))
+    changed = zip(stores(POOL, seed=0, condition="off_topic"), stores(POOL, seed=1, condition="off_topic"), strict=True)
+    assert sum(a != b for a, b in changed) > 35
+    assert list(stores(POOL, condition="paper")) == list(stores(POOL))
+
+
+def test_stores_of_some_questions_are_those_of_the_whole_pool():
+    for condition in ("paper", "off_topic"):
+        every = list(stores(POOL, seed=4, condition=condition))
+        some = build_stores(POOL, POOL[30:10:-7], condition=condition, seed=4)
+        assert some == [every[place] for place in range(30, 10, -7)]
+
+
+def test_off_topic_stores_that_cannot_be_built_are_refused():
+    with pytest.raises(ValueError, match="unknown condition 'offtopic'; did you mean 'off_topic'"):
+        next(stores(POOL, condition="offtopic"))
+    with pytest.raises(ValueError, match="questions must be more to draw 4 off-topic memories for 'q0' from, got 4"):
+        next(stores(POOL[:4], condition="off_topic"))
+    with pytest.raises(ValueError, match="questions must be of the pool, got 'q9', which is not"):
+        build_stores(POOL[:5], [POOL[9]])
+
+
+def test_off_topic_stores_reach_low_relevance(shared_data, gate):
+    questions = load_truthfulqa(shared_data("TruthfulQA.csv"))[:60]
+    low = {
+        condition: sum(
+            r.relevance < 0.4 for r in gate.records(list(stores(questions, condition=condition)), audits=False)
+        )
+        for condition in ("paper", "off_topic")
+    }
+    assert low["paper"] <= 3
+    assert low["off_topic"] >= 30

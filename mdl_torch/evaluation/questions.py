@@ -100,7 +100,7 @@ def load_questions(path_or_name: str | os.PathLike[str]) -> Dataset:
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.jsonl"
-        >>> _ = path.write_text('{"question": "Is rain wet?", "correct_answers": "Yes", "incorrect_answers": ["No", "Dry"]}')
+        >>> _ = path.write_text('{"question": "Is it wet?", "correct_answers": "Yes", "incorrect_answers": "No"}')
         >>> data = load_questions(path)
         >>> data.name, data.questions[0].id
         ('mine', 'mine-00000')
@@ -166,19 +166,20 @@ def _fetch(name: str) -> Path:
     except Exception as error:  # of a dozen kinds, from three libraries
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise OSError(
-            f"cannot fetch {name!r} from the Hugging Face hub ({where.repo}: {reason}). Without a network, give the path "
-            "of the published file instead: TruthfulQA.csv, or HaluEval's qa_data.json"
+            f"cannot fetch {name!r} from the Hugging Face hub ({where.repo}: {reason}). Without a network, give the "
+            "path of the published file instead: TruthfulQA.csv, or HaluEval's qa_data.json"
         ) from error
 
 
 def _read_parquet(path: Path) -> tuple[str, list[Question]]:
     """Of the hub: TruthfulQA (generation) or HaluEval QA, as their columns tell."""
     try:
-        import pyarrow.parquet
+        import pyarrow
+        from pyarrow import parquet
     except ImportError as error:
         raise OSError(f"{path} is a parquet file: pip install 'mdl_torch[evaluate]' to read it") from error
     try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
+        rows = parquet.read_table(path).to_pylist()
     except pyarrow.ArrowException as error:
         raise ValueError(f"{path}: {error}") from error
     if rows and {"knowledge", "right_answer"} <= rows[0].keys():
@@ -192,7 +193,10 @@ def _read_parquet(path: Path) -> tuple[str, list[Question]]:
         own = {
             "question": row.get("question"),
             "correct_answers": [row["best_answer"], *(row.get("correct_answers") or ())],
-            "incorrect_answers": [*filter(None, [row.get("best_incorrect_answer")]), *(row.get("incorrect_answers") or ())],
+            "incorrect_answers": [
+                *filter(None, [row.get("best_incorrect_answer")]),
+                *(row.get("incorrect_answers") or ()),
+            ],
             "category": row.get("category"),
         }
         questions.append(_own_question(own, f"{path}, row {number + 1}", f"truthfulqa-{number:03d}"))
@@ -216,7 +220,7 @@ def load_own(path: str | os.PathLike[str]) -> list[Question]:
     Example:
         >>> import pathlib, tempfile
         >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.jsonl"
-        >>> _ = path.write_text('{"id": 7, "question": "Is rain wet?", "correct_answers": "Yes", "incorrect_answers": ["No"]}')
+        >>> _ = path.write_text('{"id": 7, "question": "Wet?", "correct_answers": "Yes", "incorrect_answers": "No"}')
         >>> load_own(path)[0].id
         '7'
     """
@@ -260,7 +264,8 @@ def _own_question(value: dict[str, Any], where: str, name: str) -> Question:
     if given is not None and (isinstance(given, bool) or not isinstance(given, str | int) or not str(given).strip()):
         raise ValueError(f"{where}: id must be a text or a whole number, got {given!r:.60}")
     knowledge, category = (
-        None if value.get(key) is None else _own_text(value[key], f"{where}: {key}") for key in ("knowledge", "category")
+        None if value.get(key) is None else _own_text(value[key], f"{where}: {key}")
+        for key in ("knowledge", "category")
     )
     return Question(
         id=name if given is None else str(given),

@@ -48,7 +48,7 @@ def stores(
     Example:
         >>> asked = [Question(f"q{i}", f"Is {i} even?", (f"{i} is.",), (f"{i} is not.",)) for i in range(5)]
         >>> [memory.id for memory in next(stores(asked)).memories]
-        ['distractor-1', 'correct-0', 'incorrect-0', 'distractor-0']
+        ['correct-0', 'incorrect-0', 'distractor-1', 'distractor-0']
         >>> sorted(memory.id for memory in next(stores(asked, condition="off_topic")).memories)[0]
         'off_topic-correct-0'
     """
@@ -148,7 +148,8 @@ def _off_topic(memories: Sequence[Memory], pool: Sequence[Question], place: int,
                 break
         else:
             raise ValueError(
-                f"questions must be more to draw {len(memories)} off-topic memories for {own.id!r} from, got {len(pool)}"
+                f"questions must be more to draw {len(memories)} off-topic memories for {own.id!r} from, "
+                f"got {len(pool)}"
             )
     return found
 
