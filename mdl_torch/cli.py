@@ -2,6 +2,8 @@
 
 # No ``from __future__ import annotations`` here: to read annotations that are text, jsonargparse would import all that
 # is imported for type checking, torch among it.
+import contextlib
+import dataclasses
 import difflib
 import errno
 import itertools
@@ -118,12 +120,12 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINE
     except KeyboardInterrupt as error:
-        return _report(command, "interrupted", error, options, INTERRUPTED)
+        return _complain(command, "interrupted", error, options, INTERRUPTED)
     except Exception as error:
-        return _report(command, _in_one_line(error), error, options, FAILED)
+        return _complain(command, _in_one_line(error), error, options, FAILED)
 
 
-def _report(command: str, message: str, error: BaseException, options: Namespace, status: int) -> int:
+def _complain(command: str, message: str, error: BaseException, options: Namespace, status: int) -> int:
     notes = getattr(error, "__notes__", [])
     print(f"mdl {command}: {'; '.join([message, *notes])}", file=sys.stderr)
     if options.debug or os.environ.get("MDL_DEBUG", "0") not in ("", "0"):
@@ -160,7 +162,7 @@ def _score(options: Namespace) -> int:
         _gate(options.gate),
         batch_size=options.batch_size,
         audits=options.audits,
-        progress=sys.stderr.isatty() if options.progress is None else options.progress,
+        progress=_shows_progress(options),
         observe=keep if options.table else None,
     )
     if options.json:
@@ -326,7 +328,7 @@ def _certify(options: Namespace) -> int:
         if not Path(file).is_file():
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", file)
     layer = _layer_to_certify(options)
-    progress = sys.stderr.isatty() if options.progress is None else options.progress
+    progress = _shows_progress(options)
     console = _console()
     if options.check:
         problems = check(Certificate.load(options.check), layer)
@@ -418,6 +420,72 @@ def _seed_stability(layer: "MemoryDecisionLayer", seeds: int, files: "Sequence[s
     return found
 
 
+def _evaluate(options: Namespace) -> int:
+    from mdl_torch.evaluation.experiment import Experiment
+    from mdl_torch.evaluation.runner import run
+    from mdl_torch.generation.build import build_backend
+
+    experiment = _as_plain(options.experiment)
+    evaluated = Experiment.from_dict(experiment)
+    with contextlib.closing(build_backend(**evaluated.options)) as backend:
+        done = run(evaluated, options.output, backend, progress=_shows_progress(options))
+    if options.json:
+        _print_json({**dataclasses.asdict(done), "complete": done.complete, "run": options.output})
+    else:
+        left = "" if done.complete else f"; {done.errors:,} are missing, run again to try them (see errors.jsonl)"
+        print(f"{options.output}: {done.answers:,} of {done.expected:,} answers, {done.new:,} of them new{left}")
+    return FINE if done.complete else BAD
+
+
+def _report(options: Namespace) -> int:
+    from mdl_torch.evaluation.report import report_tables, write_summaries
+    from mdl_torch.evaluation.results import read_run, summarise
+
+    runs = [read_run(folder) for folder in options.runs]
+    summaries = [summarise(run) for run in runs]
+    if options.parquet:
+        for run, folder in zip(runs, options.runs, strict=True):
+            run.to_parquet(Path(folder) / "answers.parquet")
+    target = options.output or (Path(options.runs[0]) / "report" if len(runs) == 1 else None)
+    files = write_summaries(summaries, target, figures=options.figures) if target else []
+    if options.json:
+        _print_json([summary.to_dict() for summary in summaries])
+    else:
+        console = _console()
+        console.print(report_tables(summaries), highlight=False)
+        if files:
+            console.print(f"wrote {len(files)} files to {target}", highlight=False, markup=False)
+    return FINE
+
+
+def _calibrate(options: Namespace) -> int:
+    from mdl_torch.evaluation.fitting import calibration_records, fit_calibration
+    from mdl_torch.explain import calibration_table
+    from mdl_torch.layer import MemoryDecisionLayer
+
+    records = calibration_records(options.run)
+    layer = MemoryDecisionLayer.from_name(options.layer)
+    name = options.name or f"{Path(options.run).name}-{layer.preset}"
+    fitted = fit_calibration(records, layer, name=name, range_method=options.range)
+    fitted.save(options.output)
+    if options.json:
+        _print_json(fitted.to_dict())
+    else:
+        _console().print(calibration_table(fitted), highlight=False)
+    return FINE
+
+
+def _as_plain(value: Any) -> Any:
+    """Options as plain values; jsonargparse nests them in namespaces."""
+    if isinstance(value, Namespace):
+        return {key: _as_plain(item) for key, item in vars(value).items()}
+    return value
+
+
+def _shows_progress(options: Namespace) -> bool:
+    return sys.stderr.isatty() if options.progress is None else bool(options.progress)
+
+
 def _gate(options: Namespace) -> "MemoryGate":
     from mdl_torch.encoder import DEFAULT_ENCODER
     from mdl_torch.gate import MemoryGate
@@ -500,6 +568,34 @@ def _certify_options(parser: ArgumentParser) -> None:
     parser.add_argument("--progress", type=bool | None, default=None, help="progress bar; null: on a terminal")
 
 
+def _evaluate_options(parser: ArgumentParser) -> None:
+    from mdl_torch.evaluation.experiment import Experiment
+
+    folder = "folder of the run, made or gone on with"
+    parser.add_argument("--experiment", type=Experiment, required=True)
+    parser.add_argument("-o", "--output", type=str, required=True, metavar="RUN_DIR", help=folder)
+    parser.add_argument("--progress", type=bool | None, default=None, help="progress bar; null: on a terminal")
+
+
+def _report_options(parser: ArgumentParser) -> None:
+    folder = "where to write; the folder report in that of a single run if null"
+    parser.add_argument("runs", type=str, nargs="+", metavar="RUN_DIR", help="folders of mdl evaluate")
+    parser.add_argument("-o", "--output", type=str | None, default=None, metavar="FOLDER", help=folder)
+    parser.add_argument("--figures", type=bool, default=True, help="whether to draw")
+    parser.add_argument("--parquet", action="store_true", help="also write the answers of each run as Parquet")
+
+
+def _calibrate_options(parser: ArgumentParser) -> None:
+    run = "folder of a mdl evaluate that fitted on a calibration split: its B1 and B2 outcomes are used"
+    parser.add_argument("run", type=str, metavar="RUN_DIR", help=run)
+    parser.add_argument("-o", "--output", type=str, required=True, metavar="OUT", help="the calibration file")
+    parser.add_argument(
+        "--layer", type=str, default="paper", help="a preset, a saved layer, or a repository of the hub"
+    )
+    parser.add_argument("--range", type=str, default="minmax", help="minmax, or quantile(q) with q below 0.5")
+    parser.add_argument("--name", type=str | None, default=None, help="short name of the calibration in outputs")
+
+
 def _bench_conflicts_options(parser: ArgumentParser) -> None:
     pairs = "labelled pairs: JSON lines of source, kind, a, b and conflict"
     parser.add_argument("--pairs", type=str, required=True, metavar="FILE", help=pairs)
@@ -538,6 +634,24 @@ COMMANDS: dict[str, Command] = {
         _certify,
         _certify_options,
         "mdl certify paper --calibration reference -o certificate.json --seeds 40",
+    ),
+    "evaluate": Command(
+        "answer questions with a language model, with and without memories and the controller",
+        _evaluate,
+        _evaluate_options,
+        "mdl evaluate --config configs/truthfulqa-gemma-3-270m.yaml --output runs/gemma",
+    ),
+    "calibrate": Command(
+        "fit range and thresholds on the outcomes of a run's calibration split",
+        _calibrate,
+        _calibrate_options,
+        "mdl calibrate runs/gemma -o calibration.json && mdl score in.jsonl --gate.calibration calibration.json",
+    ),
+    "report": Command(
+        "tables and figures of one run or several, beside the paper's",
+        _report,
+        _report_options,
+        "mdl report runs/gemma runs/halueval -o report",
     ),
     "bench conflicts": Command(
         "how often the conflict detectors fire on labelled pairs of texts",
@@ -598,7 +712,7 @@ def _check_switches(options: Namespace) -> None:
     Raises:
         ValueError: A switch is set to something else.
     """
-    for name in ("table", "verify", "sensitivity", "json", "debug"):
+    for name in ("table", "verify", "sensitivity", "parquet", "json", "debug"):
         if name in options and not isinstance(options[name], bool):
             raise ValueError(f"{name} must be true or false, got {options[name]!r}")
 
@@ -626,7 +740,7 @@ class _Parser(ArgumentParser):
 def _as_typed(found: re.Match[str]) -> str:
     """An option as a user types it, for the parser's name of it, such as ``bench.conflicts.pairs``."""
     name = found[0].split(".")[-1]
-    return {"source": "IN", "file": "FILE"}.get(name, f"--{name}")
+    return {"source": "IN", "file": "FILE", "run": "RUN_DIR", "runs": "RUN_DIR"}.get(name, f"--{name}")
 
 
 def _nearest(parser: ArgumentParser, message: str) -> str:

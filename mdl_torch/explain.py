@@ -19,6 +19,7 @@ from mdl_torch.risk import tier
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
+    from mdl_torch.calibration import Calibration
     from mdl_torch.retrieval import Retrieval
     from mdl_torch.stability import ActionStability
     from mdl_torch.verify import Verification
@@ -160,6 +161,9 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
     table.add_row("lines", f"{summary['lines']:,} in {seconds:.1f} s{rate}")
     for action, count in summary["actions"].items():
         table.add_row(action, f"{count:,} ({count / max(1, summary['decisions']):.0%})")
+    for action, (share, low, high) in summary["drift"].items():
+        seen = f"{low:.0%} to {high:.0%}" if high - low > 0.005 else f"{low:.1%}"
+        table.add_row("drift", f"{action} is {share:.0%} here, {seen} where the calibration was fitted")
     for reason, count in summary["reasons"].items():
         table.add_row(reason, f"{count:,}  {REASONS.get(reason, '')}")
     if summary["errors"]:
@@ -167,6 +171,41 @@ def summary_table(summary: Mapping[str, Any]) -> RenderableType:
         for line in summary["first_errors"]:
             table.add_row("", _text(f"line {line['line']}: {_shortened(line['error'], TEXT_SHOWN)}"))
     return table
+
+
+def calibration_table(calibration: Calibration) -> RenderableType:
+    """A calibration: what was fitted, on what, and how much hangs on the draw of its questions.
+
+    Example:
+        >>> from rich.console import Console
+        >>> from mdl_torch.calibration import Calibration
+        >>> with (console := Console(width=100)).capture() as shown:
+        ...     console.print(calibration_table(Calibration.reference()))
+        >>> "2.2309673 .. 3.138886 (minmax)" in shown.get()
+        True
+    """
+    table = _grid()
+    span = calibration.norm_range
+    ranged = "the exact range" if span is None else f"{span[0]:.7g} .. {span[1]:.7g} ({calibration.range_method})"
+    table.add_row("calibration", _text(calibration.label))
+    table.add_row("‖v_meta‖", ranged)
+    table.add_row(
+        "thresholds", _text(f"{', '.join(f'{t:g}' for t in calibration.thresholds)} ({calibration.threshold_method})")
+    )
+    table.add_row("fitted on", _text(f"{calibration.samples} questions of {calibration.dataset}"))
+    for action, (share, low, high) in calibration.action_mix.items():
+        table.add_row(f"  {action}", f"{share:.0%} of them, {low:.0%} to {high:.0%} over resamples")
+    for name in ("agreement with the oracle", "share of adopt", "actions reachable"):
+        if name in calibration.provenance:
+            table.add_row(name, _text(_value(_reachable(calibration.provenance[name]))))
+    return table
+
+
+def _reachable(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    missing = [name for name, taken in value.items() if not taken]
+    return f"all but {', '.join(missing)}" if missing else "all four"
 
 
 def verification_table(verification: Verification, *, all_checks: bool = True) -> RenderableType:

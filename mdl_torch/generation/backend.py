@@ -114,6 +114,5 @@ class Backend(ABC):
             OSError: Nothing can be answered: the model is not there, the server cannot be reached at all.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - there may be nothing to give back
         """Give back what the backend holds; it is not used afterwards."""
-        return None

@@ -1,0 +1,175 @@
+"""Calibrates a controller on the outcomes of a calibration split (Section 3.4)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mdl_torch.calibration import (
+    Calibration,
+    bootstrap_action_mix,
+    config_digest,
+    fit_norm_range,
+    fit_thresholds,
+)
+from mdl_torch.evaluation.oracle import ADOPT, oracle_action
+from mdl_torch.outputs import Action
+from mdl_torch.risk import HIGH_RISK
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from mdl_torch.layer import MemoryDecisionLayer
+
+KEEPS_EXACT_RANGE = ("certified", "ensemble")
+"""Presets whose order is proved for the exact range: only their thresholds are fitted."""
+
+
+def fit_calibration(
+    records: Sequence[dict[str, Any]],
+    layer: MemoryDecisionLayer,
+    *,
+    name: str,
+    range_method: str = "minmax",
+) -> Calibration:
+    """Range and thresholds from the B1 and B2 records of a calibration split.
+
+    n_min and n_max are those of the norms of the split's signals. θ0 is the threshold whose Active agrees most with
+    the oracle, which says adopt where the memories helped: where B2, with memories, was safe, and where B1, without,
+    hallucinated.
+
+    Args:
+        records: Of ``mdl evaluate``, of B1 and B2 on the same questions.
+        layer: The controller; its own range and thresholds play no part.
+        name: Of the calibration.
+        range_method: ``minmax`` or ``quantile(q)``. Presets whose order is proved keep the exact range.
+
+    Raises:
+        ValueError: There are no records of B1 and B2, or their signals leave no range.
+    """
+    used = [record for record in records if record["system"] in ("b1", "b2")]
+    if {record["system"] for record in used} != {"b1", "b2"}:
+        raise ValueError("records must be of b1 and b2 on a calibration split, got " + (_systems(records) or "none"))
+    bare = layer.uncalibrated()
+    signals = torch.tensor([_signals(record) for record in used], dtype=torch.float64)
+    questions = {record["question_id"]: place for place, record in enumerate(used)}
+    once = signals[list(questions.values())]
+    labels = [oracle_action(record) for record in used]
+    labelled = [place for place, label in enumerate(labels) if label is not None]
+    if not labelled:
+        raise ValueError("records must have outcomes, but every answer is empty or was not scored")
+    adopt = [labels[place] == ADOPT for place in labelled]
+    exact = bare.preset in KEEPS_EXACT_RANGE
+    norms = bare.trust(*once.unbind(-1)).norm.reshape(len(once), -1).mean(dim=-1).numpy()
+    norm_range = None if exact else fit_norm_range(norms, range_method)
+    gated = bare.ranged(norm_range)(*signals[labelled].unbind(-1)).gated_confidence.numpy()
+    thresholds = fit_thresholds(gated, adopt)
+    final = bare.ranged(norm_range, thresholds)
+    mix = _action_mix(final, once, norms, range_method, fitted=norm_range is not None)
+    top = once[:, 2].numpy() >= HIGH_RISK
+    decided = final(*signals[labelled].unbind(-1)).action.numpy()
+    agreement = float(np.mean((decided == Action.ACTIVE) == np.array(adopt)))
+    gate = used[0]["gate"]
+    return Calibration(
+        name=name,
+        norm_range=norm_range,
+        thresholds=thresholds,
+        range_method="exact" if exact else range_method,
+        threshold_method="grid search of θ0 against the oracle of B1 and B2; θ1, θ2 below it",
+        config=config_digest(bare.config),
+        basis=bare.basis,
+        encoder=gate["encoder"],
+        detector=gate["detector"],
+        dataset=f"{used[0]['data']} sha256:{used[0]['revision'][:12]}",
+        samples=len(once),
+        signals=tuple(tuple(row) for row in once.tolist()),
+        action_mix=mix,
+        action_mix_top_risk=_action_mix(final, once, norms, range_method, fitted=norm_range is not None, within=top)
+        if top.any()
+        else {},
+        provenance={
+            "agreement with the oracle": round(agreement, 4),
+            "share of adopt": round(float(np.mean(adopt)), 4),
+            "actions reachable": reachable(final),
+            "model": used[0]["model"],
+            "questions": list(questions),
+        },
+    )
+
+
+def calibration_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The B1 and B2 records of a run's calibration split, each once.
+
+    Raises:
+        FileNotFoundError: The folder holds no run.
+        ValueError: The run has no calibration split: its calibration was given.
+    """
+    path = Path(folder)
+    if not (path / "experiment.json").is_file():
+        raise FileNotFoundError(f"{folder} holds no run: experiment.json is missing")
+    described = json.loads((path / "experiment.json").read_text("utf-8"))
+    questions = set(described["calibration_questions"])
+    if not questions:
+        raise ValueError(f"the run in {folder} has no calibration split: its calibration was given")
+    same = {"revision": described["revision"], "model": described["backend"], "sampling": described["sampling"]}
+    found = {}
+    for line in (path / "answers.jsonl").read_bytes().splitlines():
+        with contextlib.suppress(ValueError):  # a line that a kill cut
+            record = json.loads(line)
+            if record["question_id"] in questions and all(record[name] == value for name, value in same.items()):
+                found[record["key"]] = record
+    return list(found.values())
+
+
+def reachable(layer: MemoryDecisionLayer) -> dict[str, bool]:
+    """Whether each action is taken somewhere on a 41-point grid of the cube of signals.
+
+    Example:
+        >>> from mdl_torch import MemoryDecisionLayer
+        >>> reachable(MemoryDecisionLayer())
+        {'active': True, 'supp': True, 'silent': True, 'opt_out': True}
+    """
+    axis = torch.linspace(0.0, 1.0, 41, dtype=torch.float64)
+    taken = set(layer(*torch.cartesian_prod(axis, axis, axis).unbind(-1)).action.tolist())
+    return {action.label: int(action) in taken for action in Action}
+
+
+def _action_mix(
+    layer: MemoryDecisionLayer,
+    signals: torch.Tensor,
+    norms: np.ndarray[Any, np.dtype[np.float64]],
+    range_method: str,
+    *,
+    fitted: bool,
+    within: Any = None,
+) -> dict[str, tuple[float, float, float]]:
+    """The action mix with its bootstrap interval; of an exact range, that of which questions were drawn alone."""
+    decision = layer(*signals.unbind(-1))
+    if fitted:
+        constant, coefficient = layer.head.gate.tolist() if layer.head.gated else (1.0, 0.0)
+        factors = constant + coefficient * decision.consistency.numpy()
+        theta = tuple(layer.policy.thresholds.tolist())
+        return bootstrap_action_mix(norms, factors, theta, range_method, within=within)
+    actions = decision.action.numpy() if within is None else decision.action.numpy()[within]
+    rng = np.random.default_rng(0)
+    drawn = actions[rng.integers(0, len(actions), (1000, len(actions)))]
+    found = {}
+    for action in Action:
+        low, high = np.quantile((drawn == action).mean(axis=1), (0.025, 0.975))
+        found[action.label] = (float((actions == action).mean()), float(low), float(high))
+    return found
+
+
+def _signals(record: dict[str, Any]) -> tuple[float, float, float]:
+    decision = record["decision"]
+    return decision["relevance"], decision["reliability"], decision["risk"]
+
+
+def _systems(records: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(sorted({record["system"] for record in records}))

@@ -1,0 +1,371 @@
+"""A language model on this machine: any causal one of transformers, in batches, with noise that belongs to requests."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import inspect
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from mdl_torch.generation.backend import Backend, Completion
+from mdl_torch.generation.draws import draw, keyed_uniform
+from mdl_torch.generation.prompts import COMPLETION_STOP, completion_text
+from mdl_torch.generation.thinking import strip_thinking
+from mdl_torch.generation.weights import locate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mdl_torch.generation.backend import Request, Sampling
+
+Template = Literal["auto", "chat", "completion"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+_END_OF_TURN = ("<end_of_turn>", "<turn|>", "<|im_end|>", "<|eot_id|>", "<|end|>")
+_OPENS_THINKING = ("<think>", "<thinking>", "<thought>")
+
+
+@dataclass
+class _Row:
+    """A request while it is answered."""
+
+    place: int
+    key: str
+    prompt: list[int]
+    opened: bool
+    notes: tuple[str, ...]
+    tokens: list[int] = field(default_factory=list)
+    finish: str = ""
+    error: Exception | None = None
+
+
+class LocalBackend(Backend):
+    """Answers with a causal language model of transformers.
+
+    **Same request, same answer.** What is drawn for a request at step t depends on its key and t (``draws``), not on a
+    global generator or its batch. The batch only moves logits by float rounding, so that an answer may differ between
+    two compositions of a batch where a draw falls within about 1e-6 of a boundary; in the same batch it is the same.
+
+    **Chat or completion.** A tokenizer with a chat template gets instruction and user as two turns, thinking off where
+    the template has a switch for it; one whose template knows no system turn gets both in one. A base model gets the
+    one-shot prompt of ``prompts.completion_text`` and stops at the end of its line. Text that spells one of the model's
+    control tokens is taken apart with a space, and the answer has a note of it.
+
+    **Sampling** is what was asked for: temperature, then top-p. Filters that a model's own generation settings add
+    (Gemma's top-k of 64) are not applied.
+
+    Args:
+        model: A loaded model; it is put in evaluation mode.
+        tokenizer: Its tokenizer.
+        name: What to call it.
+        digest: Which weights these are; of the parameters by default.
+        template: ``"chat"``, ``"completion"``, or ``"auto"``: chat where the tokenizer has a template.
+        thinking: Leave the model's thinking mode on. Thinking is cut from the answers either way.
+        batch_size: Requests in one pass; more are sorted by length and split.
+
+    Raises:
+        ValueError: An argument is out of range, or there is no chat template to use.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        name: str,
+        *,
+        digest: str | None = None,
+        template: Template = "auto",
+        thinking: bool = False,
+        batch_size: int = 32,
+    ) -> None:
+        if template not in ("auto", "chat", "completion"):
+            raise ValueError(f"template must be 'auto', 'chat' or 'completion', got {template!r}")
+        if template == "chat" and not tokenizer.chat_template:
+            raise ValueError(f"template must be 'auto' or 'completion': {name!r} has no chat template, got 'chat'")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+        self.batch_size = batch_size
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+        self._name = name
+        self._digest = digest or _parameter_digest(model)
+        self._chat = template == "chat" or (template == "auto" and bool(tokenizer.chat_template))
+        self._thinking = thinking
+        self._has_system_turn = self._chat and self._knows_system_turn()
+        self._control = _control_tokens(tokenizer)
+        self._ends = self._end_tokens()
+        self._context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        parameters = inspect.signature(model.forward).parameters
+        # Older versions of transformers call it past_key_values, newer ones warn of that.
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        dtype: str = "float32",
+        device: str | None = None,
+        device_map: str | dict[str, Any] | None = None,
+        template: Template = "auto",
+        thinking: bool = False,
+        batch_size: int = 32,
+    ) -> LocalBackend:
+        """Loads a model by hub name, folder, GGUF file or package name; see ``weights.locate``.
+
+        Args:
+            model: Which.
+            revision: Of a model on the hub.
+            dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"float64"``.
+            device: By default a GPU where there is one.
+            device_map: Spreads the model over devices instead (``"auto"``); needs accelerate.
+            template: See the class.
+            thinking: See the class.
+            batch_size: See the class.
+
+        Raises:
+            OSError: The model is not there, cannot be fetched, or is damaged.
+            ValueError: An argument is out of range.
+        """
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        if device is not None and device_map is not None:
+            raise ValueError(f"device and device_map exclude each other, got {device!r} and {device_map!r}")
+        files = locate(str(model), revision=revision)
+        spread = {} if device_map is None else {"device_map": device_map}
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(files.folder)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(files.folder, dtype=DTYPES[dtype], **spread)
+            if device_map is None:
+                loaded = loaded.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        except Exception as error:  # of a dozen kinds, from four libraries
+            raise OSError(f"cannot load the model {model!r}: {type(error).__name__}: {error}") from error
+        return cls(
+            loaded,
+            tokenizer,
+            files.name,
+            digest=files.digest,
+            template=template,
+            thinking=thinking,
+            batch_size=batch_size,
+        )
+
+    @property
+    def identity(self) -> str:
+        """``name@weights dtype template@digest``, as in ``gemma3-270m@0a1b2c3d4e5f float32 completion@6a7b8c9d``."""
+        dtype = str(self._model.dtype).removeprefix("torch.")
+        kind = "completion" if not self._chat else "chat-thinking" if self._thinking else "chat"
+        spelled = str(self._tokenizer.chat_template) if self._chat else completion_text("{instruction}", "{user}")
+        return f"{self._name}@{self._digest} {dtype} {kind}@{hashlib.sha256(spelled.encode()).hexdigest()[:8]}"
+
+    def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion | Exception]:
+        """Answer requests in batches of like length; see ``Backend.generate``.
+
+        A request that does not fit the model's context together with its answer is a ``ValueError`` in its place.
+
+        Raises:
+            OSError: The machine has too little memory for the batch.
+        """
+        results: list[Completion | Exception | None] = [None] * len(requests)
+        rows = []
+        for place, request in enumerate(requests):
+            try:
+                rows.append(self._row(place, request, sampling))
+            except Exception as error:  # whatever a template or a tokenizer makes of this text is about this text
+                results[place] = error
+        rows.sort(key=lambda row: len(row.prompt))
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            began = time.perf_counter()
+            self._answer(batch, sampling)
+            seconds = (time.perf_counter() - began) / len(batch)
+            for row in batch:
+                results[row.place] = row.error or self._completion(row, sampling, seconds)
+        return [result for result in results if result is not None]
+
+    def close(self) -> None:
+        """Frees the model's memory."""
+        self._model = self._tokenizer = None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def prompt_text(self, instruction: str, user: str) -> str:
+        """The prompt as the model reads it, control tokens included but for what the tokenizer puts before a text."""
+        if not self._chat:
+            return completion_text(instruction, user)
+        system = [{"role": "system", "content": instruction}] if self._has_system_turn else []
+        asked = user if self._has_system_turn else f"{instruction}\n\n{user}"
+        return self._render([*system, {"role": "user", "content": asked}])
+
+    def _row(self, place: int, request: Request, sampling: Sampling) -> _Row:
+        instruction, user = (self._control.sub(_taken_apart, text) for text in (request.instruction, request.user))
+        changed = (instruction, user) != (request.instruction, request.user)
+        text = self.prompt_text(instruction, user)
+        tokens: list[int] = self._tokenizer(text, add_special_tokens=not self._chat, verbose=False)["input_ids"]
+        needed = len(tokens) + sampling.max_new_tokens
+        if not tokens:
+            raise ValueError("prompt must not be empty")
+        if self._context is not None and needed > self._context:
+            raise ValueError(
+                f"prompt of {len(tokens)} tokens and an answer of up to {sampling.max_new_tokens} do not fit "
+                f"the context of {self._name}, {self._context} tokens"
+            )
+        notes = ("control tokens in the prompt were taken apart",) if changed else ()
+        return _Row(place, request.key, tokens, text.rstrip().endswith(_OPENS_THINKING), notes)
+
+    @torch.inference_mode()
+    def _answer(self, rows: list[_Row], sampling: Sampling) -> None:
+        """Draw the tokens of all rows, one forward a step; rows that are done leave the batch."""
+        try:
+            for logits, active in self._steps(rows, sampling):
+                broken = logits.isnan().any(-1).tolist()
+                noise = [keyed_uniform(row.key, len(row.tokens)) for row in active]
+                drawn = draw(logits, noise, temperature=sampling.temperature, top_p=sampling.top_p).tolist()
+                for row, token, is_nan in zip(active, drawn, broken, strict=True):
+                    if is_nan:
+                        row.error = FloatingPointError(
+                            f"logits are NaN in {self._model.dtype}; try bfloat16 or float32"
+                        )
+                    elif token in self._ends:
+                        row.finish = "stop"
+                    else:
+                        row.tokens.append(token)
+                        if self._stopped(row, sampling):
+                            row.finish = "stop"
+                        elif len(row.tokens) == sampling.max_new_tokens:
+                            row.finish = "length"
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                raise OSError(
+                    errno.ENOMEM,
+                    f"out of memory with {len(rows)} prompts of up to {max(len(row.prompt) for row in rows)} tokens on "
+                    f"{self._model.device}; set a batch_size below {self.batch_size}",
+                ) from error
+            raise
+
+    def _steps(self, rows: list[_Row], sampling: Sampling) -> Iterator[tuple[torch.Tensor, list[_Row]]]:
+        """Next-token logits ``(B, V)`` and the rows they are of, until all rows are done."""
+        from transformers import DynamicCache
+
+        device = self._model.device
+        width = max(len(row.prompt) for row in rows)
+        pad = self._tokenizer.pad_token_id or 0
+        ids = torch.tensor([[pad] * (width - len(row.prompt)) + row.prompt for row in rows], device=device)
+        mask = torch.tensor([[0] * (width - len(row.prompt)) + [1] * len(row.prompt) for row in rows], device=device)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        cache = DynamicCache(config=self._model.config)
+        active = list(rows)
+        while True:
+            out = self._model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=True,
+                **{self._cache_argument: cache},
+                **self._last_only,
+            )
+            yield out.logits[:, -1], active
+            kept = [place for place, row in enumerate(active) if not row.finish and row.error is None]
+            if not kept:
+                return
+            if len(kept) < len(active):
+                index = torch.tensor(kept, device=device)
+                cache.batch_select_indices(index)
+                mask, positions = mask[index], positions[index]
+                active = [active[place] for place in kept]
+            ids = torch.tensor([[row.tokens[-1]] for row in active], device=device)
+            mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=-1)
+            positions = positions[:, -1:] + 1
+
+    def _completion(self, row: _Row, sampling: Sampling, seconds: float) -> Completion:
+        text, thought = self._visible(row)
+        return Completion(
+            text=_cut(text, self._stops(sampling)).strip(),
+            finish=row.finish,
+            prompt_tokens=len(row.prompt),
+            completion_tokens=len(row.tokens),
+            seconds=seconds,
+            model=self._name,
+            notes=(*row.notes, "thinking was cut out") if thought else row.notes,
+        )
+
+    def _stops(self, sampling: Sampling) -> tuple[str, ...]:
+        return sampling.stop if self._chat else (*sampling.stop, COMPLETION_STOP)
+
+    def _stopped(self, row: _Row, sampling: Sampling) -> bool:
+        stops = self._stops(sampling)
+        return bool(stops) and any(stop in self._visible(row)[0] for stop in stops)
+
+    def _visible(self, row: _Row) -> tuple[str, bool]:
+        """What the row says so far, without thinking and control tokens, and whether there was thinking."""
+        text = self._tokenizer.decode(row.tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        answer, thought = strip_thinking(f"<think>{text}" if row.opened else text)
+        return self._control.sub("", answer), thought
+
+    def _render(self, turns: list[dict[str, str]]) -> str:
+        # Qwen, SmolLM3 and Gemma 4 call the switch enable_thinking, DeepSeek thinking; other templates ignore both.
+        return str(
+            self._tokenizer.apply_chat_template(
+                turns,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=self._thinking,
+                thinking=self._thinking,
+            )
+        )
+
+    def _knows_system_turn(self) -> bool:
+        try:
+            return "<{MARK}>" in self._render(
+                [{"role": "system", "content": "<{MARK}>"}, {"role": "user", "content": "?"}]
+            )
+        except Exception:  # a template refuses in its own words
+            return False
+
+    def _end_tokens(self) -> frozenset[int]:
+        configured = getattr(self._model.generation_config, "eos_token_id", None)
+        ends = set(configured) if isinstance(configured, list | tuple) else {configured}
+        ends.add(self._tokenizer.eos_token_id)
+        if self._chat:
+            known = self._tokenizer.get_added_vocab()
+            ends |= {known.get(token) for token in _END_OF_TURN}
+        return frozenset(end for end in ends if end is not None)
+
+
+def _cut(text: str, stops: tuple[str, ...]) -> str:
+    r"""The text before the first stop in it.
+
+    Example:
+        >>> _cut("Paris.\nQuestion: and", ("Question", "\n"))
+        'Paris.'
+    """
+    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
+
+
+def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
+    added = tokenizer.added_tokens_decoder.values()
+    tokens = {*tokenizer.all_special_tokens, *(token.content for token in added if token.special)} - {""}
+    longest_first = sorted(tokens, key=lambda token: (-len(token), token))
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _taken_apart(match: re.Match[str]) -> str:
+    return f"{match[0][:1]} {match[0][1:]}"
+
+
+def _parameter_digest(model: torch.nn.Module) -> str:
+    """First 12 hex digits of the SHA-256 over all parameters."""
+    digest = hashlib.sha256()
+    for name, parameter in sorted(model.named_parameters()):
+        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
+        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,286 @@
+"""The runner: the right prompts for each system, records once each, and the same end whenever it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mdl_torch.calibration import Calibration
+from mdl_torch.evaluation.experiment import Experiment
+from mdl_torch.evaluation.journal import DirectoryInUseError, DirectoryLock
+from mdl_torch.evaluation.runner import run
+from mdl_torch.evaluation.systems import ABSTENTION
+from mdl_torch.generation.backend import Backend, Completion, Sampling
+
+QUESTIONS = [
+    {
+        "question": f"Is number {n} lucky in the land of {place}?",
+        "correct_answers": [f"Number {n} is not lucky there.", "Luck has nothing to do with numbers."],
+        "incorrect_answers": [f"Number {n} is lucky there.", f"In {place} number {n} brings luck."],
+        "category": ("Health", "Law", "Weather", "Misconceptions")[n % 4],
+    }
+    for n, place in enumerate(["Oz", "Narnia", "Utopia", "Erewhon", "Atlantis", "Ruritania"] * 4)
+]
+
+
+class Echo(Backend):
+    """Answers with what a model that trusts its prompt would say, and keeps what it was asked."""
+
+    def __init__(self, batch_size: int = 4, fail: str | None = None) -> None:
+        self.batch_size, self.fail, self.asked, self.batches = batch_size, fail, [], []
+
+    @property
+    def identity(self) -> str:
+        return "echo"
+
+    def generate(self, requests, sampling):
+        self.batches.append([request.key for request in requests])
+        return [self._one(request) for request in requests]
+
+    def _one(self, request):
+        self.asked.append(request)
+        number = int(re.search(r"Is number (\d+) lucky", request.user)[1])
+        if self.fail and self.fail in request.user:
+            return TimeoutError("no answer in time")
+        seed = request.key.split("|")[0]
+        if "emories" not in request.user:
+            text = f"Number {number} is not lucky there." if number % 3 else "I don't know."
+        else:
+            text = f"Number {number} is lucky there."
+        return Completion(text, "stop", len(request.user), 7, 0.25, "echo-1", (f"seed {seed}",))
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    path = tmp_path / "lucky.jsonl"
+    path.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
+    return path
+
+
+def experiment(data: Path, **changes) -> Experiment:
+    values = {
+        "data": str(data),
+        "model": {"kind": "scripted"},
+        "questions": 10,
+        "calibration_questions": 8,
+        "sampling": Sampling(max_new_tokens=20),
+    }
+    return Experiment(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def _one_encoder(encoder, monkeypatch):
+    """The real encoder, loaded once for all runs."""
+    monkeypatch.setattr("mdl_torch.encoder.SentenceEncoder.from_pretrained", lambda *_, **__: encoder)
+
+
+def records(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text("utf-8").splitlines()]
+
+
+def evaluated(folder: Path) -> list[dict]:
+    questions = json.loads((folder / "experiment.json").read_text("utf-8"))["evaluated_questions"]
+    return [record for record in records(folder) if record["question_id"] in questions]
+
+
+def test_every_answer_is_recorded_once(data, tmp_path):
+    backend = Echo()
+    done = run(experiment(data, seeds=(0, 1)), tmp_path / "run", backend)
+    assert (done.answers, done.expected, done.errors) == (5 * 10 * 2, 100, 0)
+    assert done.new == 100 + 2 * 8  # and those that the calibration is fitted on
+    found = evaluated(tmp_path / "run")
+    kept = {(r["system"], r["question_id"], r["seed"]) for r in found}
+    assert len(found) == len(kept) == 100
+    assert {system for system, _, _ in kept} == {"b1", "b2", "b3", "certified", "abstain"}
+
+
+def test_the_splits_are_apart(data, tmp_path):
+    run(experiment(data), tmp_path / "run", Echo())
+    described = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    assert len(described["calibration_questions"]) == 8
+    assert len(described["evaluated_questions"]) == 10
+    assert not set(described["calibration_questions"]) & set(described["evaluated_questions"])
+
+
+def test_systems_ask_what_they_are_to_ask(data, tmp_path):
+    backend = Echo()
+    run(experiment(data), tmp_path / "run", backend)
+    by_digest = {}
+    for request in backend.asked:
+        by_digest[request.key.split("|")[3]] = request.user
+    for record in evaluated(tmp_path / "run"):
+        texts = [memory["text"] for memory in record["memories"]]
+        prompts = [by_digest[digest] for digest in record["prompts"]]
+        action = record["decision"]["action"]
+        with_memories = record["system"] == "b2" or (
+            record["system"] in ("b3", "certified") and action in ("active", "supp")
+        )
+        if record["system"] == "abstain" or (record["system"] in ("b3", "certified") and action == "opt_out"):
+            assert (record["answer"], record["calls"], prompts) == (ABSTENTION, 0, [])
+            assert record["outcome"] == "abstention"
+            continue
+        (prompt,) = prompts
+        assert record["question"] in prompt
+        assert record["injected"] == with_memories
+        assert all((text in prompt) == with_memories for text in texts)
+        assert ("contradict" in prompt) == (action == "supp" and record["system"] in ("b3", "certified"))
+        assert record["calls"] == 1
+        assert (record["prompt_tokens"], record["completion_tokens"], record["seconds"]) == (len(prompt), 7, 0.25)
+
+
+def test_outcomes_are_scored(data, tmp_path):
+    run(experiment(data), tmp_path / "run", Echo())
+    for record in evaluated(tmp_path / "run"):
+        if record["system"] == "b2":
+            assert record["outcome"] == "hallucination"
+        if record["system"] == "b1":
+            number = int(re.search(r"number (\d+)", record["question"])[1])
+            assert record["outcome"] == ("correct" if number % 3 else "abstention")
+
+
+def test_the_same_prompt_is_asked_once(data, tmp_path):
+    """Systems that ask the same get the same answer, so that they differ by their decisions alone."""
+    backend = Echo()
+    run(experiment(data), tmp_path / "run", backend)
+    assert len({request.key for request in backend.asked}) == len(backend.asked)
+    by_prompt: dict[tuple, set[str]] = {}
+    for record in evaluated(tmp_path / "run"):
+        if record["prompts"]:
+            by_prompt.setdefault((record["seed"], *record["prompts"]), set()).add(record["answer"])
+    assert all(len(answers) == 1 for answers in by_prompt.values())
+
+
+def test_seeds_draw_different_noise(data, tmp_path):
+    backend = Echo()
+    run(experiment(data, seeds=(0, 1), systems=("b1",)), tmp_path / "run", backend)
+    notes = {(r["seed"], *r["model_notes"]) for r in evaluated(tmp_path / "run")}
+    assert notes == {(0, "seed 0"), (1, "seed 1")}
+
+
+def test_calibrations_are_fitted_and_saved(data, tmp_path):
+    this = experiment(data)
+    run(this, tmp_path / "run", Echo())
+    paper = Calibration.load(tmp_path / "run" / f"calibration-paper-{this.label}.json")
+    certified = Calibration.load(tmp_path / "run" / f"calibration-certified-{this.label}.json")
+    assert paper.norm_range is not None
+    assert (certified.norm_range, certified.range_method) == (None, "exact")
+    assert paper.samples == certified.samples == 8
+    gates = json.loads((tmp_path / "run" / "experiment.json").read_text())["gates"]
+    assert gates["paper"]["calibration"] == paper.label
+    assert gates["certified"]["certificate"] == "valid"
+
+
+def test_a_second_run_adds_nothing(data, tmp_path):
+    this = experiment(data)
+    run(this, tmp_path / "run", Echo())
+    before = (tmp_path / "run" / "answers.jsonl").read_bytes()
+    again = Echo()
+    done = run(this, tmp_path / "run", again)
+    assert (done.new, done.complete, again.asked) == (0, True, [])
+    assert (tmp_path / "run" / "answers.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling": Sampling(max_new_tokens=21)},
+        {"seeds": (5,)},
+        {"store_seed": 1},
+        {"condition": "off_topic"},
+        {"require_relevant": False},
+    ],
+)
+def test_a_changed_configuration_reuses_no_record(data, tmp_path, change):
+    run(experiment(data, systems=("b1", "b3")), tmp_path / "run", Echo())
+    before = {record["key"] for record in records(tmp_path / "run")}
+    done = run(experiment(data, systems=("b1", "b3"), **change), tmp_path / "run", Echo())
+    assert done.complete
+    fresh = [r for r in records(tmp_path / "run") if r["key"] not in before]
+    assert len([r for r in fresh if r["question_id"] in {e["question_id"] for e in evaluated(tmp_path / "run")}]) == 20
+
+
+def test_errors_are_kept_and_tried_again(data, tmp_path):
+    this = experiment(data, systems=("b1", "b2"), calibration="reference", calibration_questions=8)
+    done = run(this, tmp_path / "run", Echo(fail="Narnia"))
+    assert not done.complete
+    assert done.errors == done.expected - done.answers > 0
+    errors = (tmp_path / "run" / "errors.jsonl").read_text()
+    assert "TimeoutError: no answer in time" in errors
+    assert "Narnia" not in "".join(record["question"] for record in evaluated(tmp_path / "run"))
+    done = run(this, tmp_path / "run", Echo())
+    assert done.complete
+    keys = [record["key"] for record in records(tmp_path / "run")]
+    assert len(keys) == len(set(keys)) == 20
+
+
+def test_a_broken_batch_is_run_again_as_a_whole(data, tmp_path):
+    """So that a resumed run gives a batch the same company, and its texts come out the same."""
+    this = experiment(data, systems=("b1", "b2"), calibration="reference")
+    first = Echo()
+    run(this, tmp_path / "whole", first)
+    run(this, tmp_path / "run", Echo(fail="Narnia"))
+    second = Echo()
+    run(this, tmp_path / "run", second)
+    assert second.batches
+    assert all(batch in first.batches for batch in second.batches)
+    assert sorted(records(tmp_path / "run"), key=lambda r: r["key"]) == sorted(
+        records(tmp_path / "whole"), key=lambda r: r["key"]
+    )
+
+
+def test_a_second_runner_is_refused(data, tmp_path):
+    (tmp_path / "run").mkdir()
+    with DirectoryLock(tmp_path / "run"), pytest.raises(DirectoryInUseError):
+        run(experiment(data), tmp_path / "run", Echo())
+
+
+def test_damaged_records_cost_only_themselves(data, tmp_path):
+    this = experiment(data, systems=("b1", "b2"), calibration="reference")
+    run(this, tmp_path / "run", Echo())
+    path = tmp_path / "run" / "answers.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b"garbage\n", *lines[4:-1], lines[-1][:40]]))
+    with pytest.warns(RuntimeWarning, match="2 damaged lines were put aside"):
+        done = run(this, tmp_path / "run", Echo())
+    assert (done.new, done.complete) == (2, True)
+    assert sorted(path.read_bytes().splitlines()) == sorted(line.rstrip(b"\n") for line in lines)
+
+
+def test_a_killed_run_ends_as_one_that_was_not(data, tmp_path):
+    """Killed again and again, by SIGKILL, at any moment."""
+    code = (
+        "import sys, time; from pathlib import Path; from tests.test_runner import Echo, experiment\n"
+        "from mdl_torch.evaluation.runner import run\n"
+        "class Slow(Echo):\n"
+        "    def generate(self, requests, sampling):\n"
+        "        time.sleep(0.02); return super().generate(requests, sampling)\n"
+        f"done = run(experiment(Path({str(data)!r}), seeds=(0, 1)), {str(tmp_path / 'run')!r}, Slow())\n"
+        "sys.exit(0 if done.complete else 3)\n"
+    )
+    root = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"}
+    for patience in (0.0, 0.3, 0.1, 0.2, 0.4, 0.15, 600.0):
+        with subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], cwd=root, env=environment) as child:
+            completions = tmp_path / "run" / "completions.jsonl"
+            before = completions.stat().st_size if completions.exists() else 0
+            while child.poll() is None and (not completions.exists() or completions.stat().st_size == before):
+                time.sleep(0.01)
+            try:
+                assert child.wait(patience) == 0
+            except subprocess.TimeoutExpired:
+                child.send_signal(signal.SIGKILL)
+    run(experiment(data, seeds=(0, 1)), tmp_path / "whole", Echo())
+    killed, whole = (
+        {r["key"]: {k: v for k, v in r.items() if k != "seconds"} for r in records(tmp_path / name)}
+        for name in ("run", "whole")
+    )
+    assert killed == whole
+    assert len(records(tmp_path / "run")) == len(killed)
