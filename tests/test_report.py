@@ -108,7 +108,7 @@ def test_a_report_is_written(folder):
     assert [row["A = 0.85"] for row in first] == ["1.0", "1.0", "0.0"]
     assert [row["answers"] for row in first] == ["4 of 4"] * 3
     difference = rows_of(folder / "report" / "differences.csv")[0]
-    assert (difference["difference"], difference["overall"]) == ("B2 standard RAG − B1 no memory", "0.25")
+    assert (difference["difference"], difference["overall"]) == ("B2 − B1", "0.25")
     (values,) = json.loads((folder / "report" / "report.json").read_text("utf-8"))
     assert values["systems"][0]["hallucination"]["overall"]["value"] == 0.5
     assert set(values["weighting_distances"]) == {

@@ -22,6 +22,7 @@ from mdl_torch.evaluation.results import (
     GROUPS,
     MEASURES,
     PAPER_TEST,
+    REFERENCES,
     Rate,
     Summary,
     implied_degrees,
@@ -360,7 +361,7 @@ def _differences(summary: Summary) -> Table:
         test, seeds = one.over_questions, one.over_seeds
         rows.append(
             (
-                f"{name_of(one.system)} − {name_of(one.reference)}",
+                " − ".join(n.upper() if n in REFERENCES else name_of(n) for n in (one.system, one.reference)),
                 one.pairs,
                 one.hallucination["overall"],
                 one.hallucination["high_risk"],

@@ -338,6 +338,8 @@ class _Run:
             "data": self.data,
             "revision": self.revision,
             "condition": self.experiment.condition,
+            "store_seed": self.experiment.store_seed,
+            "scorer": self.scorer.identity,
             "system": job.system.name,
             "gate": self.gates[job.system.gate or PAPER],
             "model": self.backend.identity,
@@ -361,6 +363,12 @@ class _Run:
             **score.to_dict(),
         }
 
+    @staticmethod
+    def _risks(questions: Sequence[Question], gate: MemoryGate) -> dict[str, int]:
+        """How many questions of the data set have each risk."""
+        assess = gate.risk_policy.assess
+        return dict(Counter(f"{assess(q.text, category=q.category).value:g}" for q in questions))
+
     def _error_floor(self, questions: Sequence[Question]) -> dict[str, Any]:
         """How often the scorer misjudges the data's own reference answers; taken over from an earlier run, if known."""
         path = self.path / "experiment.json"
@@ -380,6 +388,7 @@ class _Run:
             "sampling": self.experiment.sampling.to_dict(),
             "condition": self.experiment.condition,
             "error_floor": self._error_floor(data.questions),
+            "risks": self._risks(data.questions, gates[PAPER]),
             "calibration_questions": [question.id for question in split.calibration],
             "evaluated_questions": [question.id for question in split.evaluated],
         }
