@@ -34,6 +34,7 @@ from mdl_torch.score import (
     MAX_BATCH_BYTES,
     MAX_BATCH_MEMORIES,
     Item,
+    Summary,
     batches,
     find_decision,
     find_source,
@@ -585,3 +586,48 @@ def test_a_second_run_on_the_same_output_is_refused(tmp_path: Path, gate: Memory
         assert partial.read_bytes() == b"of the other run\n"
     assert score(source, target, gate).lines == 1
     assert not partial.exists()
+
+
+# --- drift ------------------------------------------------------------------------------------------------------------
+
+SEEN = {"active": (0.5, 0.4, 0.6), "supp": (0.3, 0.2, 0.4), "silent": (0.2, 0.1, 0.3), "opt_out": (0.0, 0.0, 0.0)}
+
+
+def mixed(**actions: int) -> Summary:
+    every = {name: actions.get(name, 0) for name in SEEN}
+    return Summary(lines=sum(every.values()), actions=every, calibrated=dict(SEEN))
+
+
+def test_a_mix_like_that_of_the_calibration_is_no_drift() -> None:
+    assert mixed(active=500, supp=300, silent=200).drift() == {}
+
+
+def test_a_mix_outside_of_the_interval_is_drift() -> None:
+    assert mixed(active=900, supp=100).drift() == {
+        "active": (0.9, 0.4, 0.6),
+        "supp": (0.1, 0.2, 0.4),
+        "silent": (0.0, 0.1, 0.3),
+    }
+    assert mixed(active=500, supp=300, silent=190, opt_out=10).drift() == {"opt_out": (0.01, 0.0, 0.0)}
+
+
+def test_few_lines_are_given_leeway() -> None:
+    assert mixed(active=3, supp=1).drift() == {}
+    assert mixed().drift() == {}
+
+
+def test_errors_do_not_count_as_decisions() -> None:
+    summary = mixed(active=500, supp=300, silent=200)
+    summary.lines += 1000
+    summary.errors = 1000
+    assert summary.drift() == {}
+
+
+def test_drift_is_reported(tmp_path: Path) -> None:
+    lines = [json.dumps({"signals": {"relevance": 1.0, "reliability": 1.0, "risk": 0.0}}) for _ in range(200)]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines) + "\n")
+    summary = score(tmp_path / "in.jsonl", tmp_path / "out.jsonl", MemoryGate.from_pretrained())
+    assert summary.calibrated == Calibration.reference().action_mix
+    assert summary.to_dict()["drift"]["active"][0] == 1.0
+    bare = score(tmp_path / "in.jsonl", tmp_path / "bare.jsonl", MemoryGate.from_pretrained(calibration=None))
+    assert bare.drift() == {}
