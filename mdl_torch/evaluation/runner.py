@@ -373,7 +373,7 @@ class _Run:
         """How often the scorer misjudges the data's own reference answers; taken over from an earlier run, if known."""
         path = self.path / "experiment.json"
         known = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        if (known.get("scorer"), known.get("revision")) == (self.scorer.identity, self.revision):
+        if "error_floor" in known and (known["scorer"], known["revision"]) == (self.scorer.identity, self.revision):
             return dict(known["error_floor"])
         return error_floor(questions, self.scorer.encoder).to_dict()
 
