@@ -137,8 +137,12 @@ def _in_one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename is not None else error.strerror
     message = " ".join(str(error).split()) or type(error).__name__
-    expected = isinstance(error, OSError | ValueError | TypeError | ImportError)
+    expected = isinstance(error, OSError | ValueError | TypeError | ImportError) or type(error).__name__ in _EXPLAINED
     return message if expected else f"{type(error).__name__}: {message} (--debug shows where)"
+
+
+_EXPLAINED = ("IncompleteCalibrationError",)
+"""Errors of the library that say in their message what to do."""
 
 
 # --- commands -------------------------------------------------------------------------------------------------------

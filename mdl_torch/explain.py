@@ -186,7 +186,7 @@ def calibration_table(calibration: Calibration) -> RenderableType:
     """
     table = _grid()
     span = calibration.norm_range
-    ranged = "the exact range" if span is None else f"{span[0]:.7g} .. {span[1]:.7g} ({calibration.range_method})"
+    ranged = "the exact range" if span is None else f"{span[0]:.8g} .. {span[1]:.8g} ({calibration.range_method})"
     table.add_row("calibration", _text(calibration.label))
     table.add_row("‖v_meta‖", ranged)
     table.add_row(

@@ -114,7 +114,7 @@ def test_version(capfd: pytest.CaptureFixture[str]) -> None:
         (["score", "x", "--batch_size", "0"], "batch_size"),
         (["score", "x", "--table", "yes"], "unrecognized arguments: yes"),
         (["score"], "IN"),
-        ([], "{score,explain,certify,bench}"),
+        ([], "{score,explain,certify,evaluate,"),
         (["bench", "conflict"], "did you mean conflicts?"),
         (["bench", "conflicts"], "--pairs"),
         (["bench"], "{conflicts}"),

@@ -526,9 +526,13 @@ def test_identity_tells_models_hosts_kinds_and_switches_apart(make):
         make(model="other").identity,
         make(api="completions").identity,
         make(base_url="http://localhost/v1").identity,
+        make(base_url="http://127.0.0.1/deployments/other/v1").identity,
+        make(base_url="https://example.org:444/v1").identity,
+        make(base_url="https://example.org/v1").identity,
+        make(send_seed=False).identity,
         make(extra_body={"reasoning_effort": "none"}).identity,
     ]
-    assert names[0] == "http chat 127.0.0.1 m"
+    assert names[0] == "http chat 127.0.0.1/v1 m"
     assert len(set(names)) == len(names)
     assert make(base_url="http://127.0.0.1:1/v1", concurrency=9).identity == names[0]
 
@@ -593,15 +597,27 @@ def test_nothing_is_left_of_a_stop(text, stop):
     assert cut == text or any(text[len(cut) :].startswith(s) for s in stop)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "configs" / "models").glob("*.yaml")), ids=lambda file: file.stem)
+def http_configurations() -> list[Path]:
+    files = sorted((ROOT / "configs" / "models").glob("*.yaml"))
+    return [file for file in files if yaml.safe_load(file.read_text("utf-8"))["kind"] == "http"]
+
+
+@pytest.mark.parametrize("file", http_configurations(), ids=lambda file: file.stem)
 def test_configurations_build(file, monkeypatch):
     config = yaml.safe_load(file.read_text("utf-8"))
-    if config.pop("kind") != "http":
-        pytest.skip("not a model behind an HTTP endpoint")
+    del config["kind"]
     monkeypatch.setenv(config["key_env"], SECRET)
     backend = HttpBackend(**config)
     assert config["model"] in backend.identity
     backend.close()
+
+
+def test_the_key_of_openai_goes_to_openai_alone(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    for url, key in (("https://api.openai.com/v1", SECRET), ("https://other.example/v1", "")):
+        backend = HttpBackend(url, "m")
+        assert backend._key == key
+        backend.close()
 
 
 # A real server

@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from mdl_torch.calibration import Calibration
+from mdl_torch.errors import CalibrationMismatchError
 from mdl_torch.evaluation.experiment import Experiment
+from mdl_torch.evaluation.fitting import calibration_records
 from mdl_torch.evaluation.journal import DirectoryInUseError, DirectoryLock
-from mdl_torch.evaluation.runner import run
+from mdl_torch.evaluation.runner import IncompleteCalibrationError, run
 from mdl_torch.evaluation.systems import ABSTENTION
 from mdl_torch.generation.backend import Backend, Completion, Sampling
+from mdl_torch.generation.prompts import wording_digest
 
 QUESTIONS = [
     {
@@ -234,6 +237,136 @@ def test_a_broken_batch_is_run_again_as_a_whole(data, tmp_path):
     assert sorted(records(tmp_path / "run"), key=lambda r: r["key"]) == sorted(
         records(tmp_path / "whole"), key=lambda r: r["key"]
     )
+
+
+def test_other_words_are_other_prompts(data, tmp_path, monkeypatch):
+    """A changed instruction is asked anew, and its answers have records of their own."""
+    this = experiment(data, systems=("b1",), calibration="reference")
+    run(this, tmp_path / "run", Echo())
+    monkeypatch.setattr("mdl_torch.evaluation.runner.WORDING", "other words")
+    done = run(this, tmp_path / "run", Echo())
+    assert (done.new, done.complete) == (10, True)
+
+
+def test_the_words_of_all_prompts_are_named(monkeypatch):
+    before = wording_digest()
+    for name in ("INSTRUCTION", "MEMORIES", "BACKGROUND", "EXAMPLE", "CUE"):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"mdl_torch.generation.prompts.{name}", "changed")
+            assert wording_digest() != before, name
+
+
+def test_nothing_is_fitted_on_half_a_split(data, tmp_path):
+    """The error says what failed; the next run fits on all of it, as one that did not fail."""
+    this = experiment(data, systems=("b1", "b3"))
+    with pytest.raises(IncompleteCalibrationError, match=r"of the calibration split are missing.*no answer in time"):
+        run(this, tmp_path / "run", Echo(fail="Narnia"))
+    assert not evaluated_ids(tmp_path / "run")
+    assert run(this, tmp_path / "run", Echo()).complete
+    run(this, tmp_path / "whole", Echo())
+    gates = [json.loads((tmp_path / name / "experiment.json").read_text())["gates"] for name in ("run", "whole")]
+    assert gates[0] == gates[1]
+
+
+def evaluated_ids(folder: Path) -> set[str]:
+    path = folder / "experiment.json"
+    return set(json.loads(path.read_text())["evaluated_questions"]) if path.exists() else set()
+
+
+def test_a_given_calibration_does_not_meet_its_own_questions(data, tmp_path):
+    this = experiment(data)
+    run(this, tmp_path / "run", Echo())
+    path = tmp_path / "run" / f"calibration-paper-{this.label}.json"
+    given = experiment(data, calibration=str(path), questions=16)
+    run(given, tmp_path / "second", Echo())
+    assert not evaluated_ids(tmp_path / "second") & set(Calibration.load(path).provenance["questions"])
+
+
+def test_a_calibration_of_other_data_is_refused(data, tmp_path):
+    this = experiment(data)
+    run(this, tmp_path / "run", Echo())
+    other = tmp_path / "other.jsonl"
+    other.write_text(data.read_text().replace("lucky", "unlucky"))
+    path = tmp_path / "run" / f"calibration-paper-{this.label}.json"
+    with pytest.raises(CalibrationMismatchError, match=r"was fitted on lucky sha256:.*, got other sha256:"):
+        run(experiment(other, calibration=str(path)), tmp_path / "second", Echo())
+
+
+def test_the_calibration_is_of_this_experiment_alone(data, tmp_path):
+    """Records of other experiments in the folder play no part."""
+    this = experiment(data)
+    run(experiment(data, condition="off_topic"), tmp_path / "run", Echo())
+    run(experiment(data, split_seed=3), tmp_path / "run", Echo())
+    run(this, tmp_path / "run", Echo())
+    found = calibration_records(tmp_path / "run")
+    assert len(found) == 16
+    assert {r["question_id"] for r in found} == set(
+        json.loads((tmp_path / "run" / "experiment.json").read_text())["calibration_questions"]
+    )
+    assert {r["condition"] for r in found} == {"paper"}
+
+
+def test_a_server_is_not_asked_again_for_what_it_answered(data, tmp_path):
+    class Server(Echo):
+        batch_matters = False
+
+    this = experiment(data, systems=("b1", "b2"), calibration="reference")
+    run(this, tmp_path / "run", Server(fail="Narnia"))
+    again = Server()
+    assert run(this, tmp_path / "run", again).complete
+    assert all("Narnia" in request.user for request in again.asked)
+
+
+def test_records_name_the_oracle_and_who_answered(data, tmp_path):
+    run(experiment(data), tmp_path / "run", Echo())
+    for record in evaluated(tmp_path / "run"):
+        assert record["oracle"] == (
+            "adopt" if (record["outcome"] != "hallucination") == record["injected"] else "reject"
+        )
+        assert record["answered_by"] == (["echo-1"] if record["calls"] else [])
+
+
+def test_objects_that_are_no_records_are_put_aside(data, tmp_path):
+    this = experiment(data, systems=("b1",), calibration="reference")
+    run(this, tmp_path / "run", Echo())
+    for name in ("completions", "answers"):
+        with (tmp_path / "run" / f"{name}.jsonl").open("a") as file:
+            file.write("{}\n")
+    (tmp_path / "run" / "experiment.json").write_text("{ damaged")
+    with pytest.warns(RuntimeWarning, match="damaged lines were put aside"):
+        done = run(this, tmp_path / "run", Echo())
+    assert (done.new, done.complete) == (0, True)
+
+
+def test_a_judge_scores_in_place_of_the_encoder(data, tmp_path):
+    """And what it could not judge is no record, but judged again by the next run."""
+    asked = {"kind": "scripted", "answers": {"": "HALLUCINATION"}}
+    this = experiment(data, systems=("b1",), calibration="reference", judge=asked)
+    done = run(this, tmp_path / "run", Echo())
+    assert done.complete
+    assert {record["outcome"] for record in evaluated(tmp_path / "run")} <= {"hallucination", "abstention"}
+    silent = {"kind": "scripted", "answers": {"": "Hm."}}
+    done = run(experiment(data, systems=("b1",), calibration="reference", judge=silent), tmp_path / "silent", Echo())
+    assert not done.complete
+
+
+def test_a_full_disk_ends_the_run_and_loses_nothing(data, tmp_path, monkeypatch):
+    this = experiment(data, systems=("b1", "b2"), calibration="reference")
+    real, calls = os.fsync, iter(range(10_000))
+
+    def full(descriptor):
+        if next(calls) >= 4:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            run(this, tmp_path / "run", Echo())
+    assert run(this, tmp_path / "run", Echo()).complete
+    run(this, tmp_path / "whole", Echo())
+    first, second = (sorted(records(tmp_path / name), key=lambda r: r["key"]) for name in ("run", "whole"))
+    assert first == second
 
 
 def test_a_second_runner_is_refused(data, tmp_path):

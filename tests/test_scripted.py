@@ -112,7 +112,7 @@ def test_a_mistaken_configuration_is_named(options, message):
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("gemma-3-270m", {"model": "gemma3-270m", "dtype": "float32", "template": "completion"}),
+        ("gemma-3-270m", {"model": "gemma3-270m", "dtype": "bfloat16", "template": "completion"}),
         ("smollm2-135m-instruct", {"model": "smollm2-135m", "dtype": "float32", "template": "chat"}),
         ("gemma-4-e4b-it", {"model": "google/gemma-4-E4B-it", "template": "chat", "thinking": False}),
     ],

@@ -10,9 +10,7 @@ from typing import Any, Literal, Self, get_args
 
 import yaml
 
-from mdl_torch.calibration import digest
 from mdl_torch.errors import check_keys, unknown_name
-from mdl_torch.evaluation.systems import SYSTEMS
 from mdl_torch.generation.backend import Sampling
 
 Condition = Literal["paper", "off_topic"]
@@ -41,6 +39,8 @@ class Experiment:
         encoder: Name or folder of the sentence encoder; all-MiniLM-L6-v2 if None.
         detector: Name of the conflict detector.
         require_relevant: Whether a store needs a relevant memory to be injected.
+        judge: Keywords of a backend that judges the answers, or the YAML file that holds them; None is the paper's
+            scorer.
 
     Raises:
         TypeError: A value is of the wrong kind.
@@ -66,14 +66,32 @@ class Experiment:
     encoder: str | None = None
     detector: str = "lexical"
     require_relevant: bool = True
+    judge: dict[str, Any] | str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(self.seeds))
         object.__setattr__(self, "systems", tuple(self.systems))
-        if isinstance(self.model, str):
-            object.__setattr__(self, "model", yaml.safe_load(Path(self.model).read_text("utf-8")))
-        if not isinstance(self.model, Mapping) or "kind" not in self.model:
-            raise ValueError(f"model must name its kind, got {self.model!r}")
+        from mdl_torch.evaluation.systems import SYSTEMS  # which loads torch, and ``mdl --help`` need not wait for it
+
+        for name in ("model", "judge"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                value = yaml.safe_load(Path(value).read_text("utf-8"))
+                object.__setattr__(self, name, value)
+            if value is None and name == "judge":
+                continue
+            if not isinstance(value, Mapping) or "kind" not in value:
+                raise ValueError(f"{name} must name its kind, got {value!r}")
+        for name, kind, what in (
+            ("data", str, "a text"),
+            ("calibration", str, "a text"),
+            ("detector", str, "a text"),
+            ("encoder", str | None, "a text or None"),
+            ("require_relevant", bool, "true or false"),
+            ("sampling", Sampling, "a sampling"),
+        ):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"{name} must be {what}, got {getattr(self, name)!r}")
         if self.condition not in get_args(Condition):
             raise ValueError(unknown_name("condition", self.condition, get_args(Condition)))
         for name, values in (("seeds", self.seeds), ("systems", self.systems)):
@@ -84,7 +102,8 @@ class Experiment:
                 raise ValueError(unknown_name("system", system, SYSTEMS))
         if not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in self.seeds):
             raise ValueError(f"seeds must be whole numbers from 0, got {self.seeds}")
-        for name, least in (("questions", 1), ("calibration_questions", 2), ("at_top_risk", 0)):
+        least_of = {"questions": 1, "calibration_questions": 2, "at_top_risk": 0, "split_seed": 0, "store_seed": 0}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -97,6 +116,7 @@ class Experiment:
             "seeds": list(self.seeds),
             "systems": list(self.systems),
             "model": dict(self.options),
+            "judge": None if self.judge is None else dict(self.judge),  # type: ignore[arg-type]
         }
 
     @classmethod
@@ -113,7 +133,7 @@ class Experiment:
         check_keys("key of an experiment", values, known)
         if missing := [name for name in ("data", "model") if name not in values]:
             raise ValueError(f"an experiment must have {' and '.join(missing)}")
-        sampling = values.get("sampling") or {}
+        sampling = values.get("sampling", {})
         if isinstance(sampling, Mapping):
             check_keys("key of sampling", sampling, [f.name for f in dataclasses.fields(Sampling)])
             sampling = Sampling(**sampling)
@@ -128,4 +148,6 @@ class Experiment:
     @property
     def label(self) -> str:
         """Eight hex digits that name all of it."""
+        from mdl_torch.calibration import digest  # loads torch
+
         return digest(self.to_dict())

@@ -94,7 +94,7 @@ def fit_calibration(
         if top.any()
         else {},
         provenance={
-            "agreement with the oracle": round(agreement, 4),
+            "agreement with the oracle": round(agreement, 4),  # on the split that it was fitted on
             "share of adopt": round(float(np.mean(adopt)), 4),
             "actions reachable": reachable(final),
             "model": used[0]["model"],
@@ -113,18 +113,20 @@ def calibration_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     path = Path(folder)
     if not (path / "experiment.json").is_file():
         raise FileNotFoundError(f"{folder} holds no run: experiment.json is missing")
-    described = json.loads((path / "experiment.json").read_text("utf-8"))
-    questions = set(described["calibration_questions"])
-    if not questions:
+    try:
+        keys = json.loads((path / "experiment.json").read_text("utf-8"))["calibration_keys"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path / 'experiment.json'} describes no run: {error!r}") from error
+    if not keys:
         raise ValueError(f"the run in {folder} has no calibration split: its calibration was given")
-    same = {"revision": described["revision"], "model": described["backend"], "sampling": described["sampling"]}
     found = {}
     for line in (path / "answers.jsonl").read_bytes().splitlines():
-        with contextlib.suppress(ValueError):  # a line that a kill cut
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that a kill cut, or garbage
             record = json.loads(line)
-            if record["question_id"] in questions and all(record[name] == value for name, value in same.items()):
-                found[record["key"]] = record
-    return list(found.values())
+            found[record["key"]] = record
+    if missing := [key for key in keys if key not in found]:
+        raise ValueError(f"{len(missing)} of {len(keys)} answers of the calibration split are missing in {folder}")
+    return [found[key] for key in keys]
 
 
 def reachable(layer: MemoryDecisionLayer) -> dict[str, bool]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from io import BufferedWriter
     from types import TracebackType
 
@@ -68,6 +68,7 @@ class Journal:
 
     Args:
         path: The file; made where there is none.
+        needed: Fields that every record has; one that lacks any counts as damaged.
 
     Example:
         >>> import tempfile
@@ -79,8 +80,9 @@ class Journal:
         ['a', 'b']
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], needed: Sequence[str] = ()) -> None:
         self.path = Path(path)
+        self.needed = tuple(needed)
         self.records: list[dict[str, Any]] = self._read()
         self._file: BufferedWriter = self.path.open("ab")
 
@@ -132,7 +134,7 @@ class Journal:
         kept: list[bytes] = []
         for line in re.findall(rb"[^\n]*\n|[^\n]+", self.path.read_bytes()):
             record = _parsed(line)
-            if record is None:
+            if record is None or not all(name in record for name in self.needed):
                 damaged.append(line)
             else:
                 whole.append(record)

@@ -245,6 +245,7 @@ def _belongs(record: Record, description: Mapping[str, Any]) -> bool:
         and record["model"] == description["backend"]
         and record["sampling"] == given["sampling"]
         and record["gate"] == description["gates"][gate]
+        and record.get("wording", description.get("wording")) == description.get("wording")
         and record.get("scorer", description["scorer"]) == description["scorer"]
         and record.get("store_seed", given["store_seed"]) == given["store_seed"]
     )

@@ -13,27 +13,32 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdl_torch.calibration import Calibration
+from mdl_torch.errors import CalibrationMismatchError
 from mdl_torch.evaluation.environment import environment
 from mdl_torch.evaluation.fitting import fit_calibration
 from mdl_torch.evaluation.journal import DirectoryLock, Journal
+from mdl_torch.evaluation.judge import JudgeScorer
+from mdl_torch.evaluation.oracle import oracle_action
 from mdl_torch.evaluation.questions import Question, load_questions
-from mdl_torch.evaluation.scoring import EmbeddingScorer, error_floor
+from mdl_torch.evaluation.scoring import EmbeddingScorer, Score, Scorer, error_floor
 from mdl_torch.evaluation.splits import Split, split_questions
 from mdl_torch.evaluation.stores import build_stores
-from mdl_torch.evaluation.systems import SYSTEMS, Answer, Item, Steps, System
+from mdl_torch.evaluation.systems import ABSTENTION, SYSTEMS, Answer, Item, Steps, System
 from mdl_torch.gate import MemoryGate
 from mdl_torch.generation.backend import Backend, Completion, Request
+from mdl_torch.generation.build import build_backend
+from mdl_torch.generation.prompts import wording_digest
 from mdl_torch.layer import MemoryDecisionLayer
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Sequence
 
     from mdl_torch.evaluation.experiment import Experiment
@@ -43,13 +48,20 @@ if TYPE_CHECKING:
 PAPER = "paper"
 """The gate whose signals stand in the records of systems without one of their own."""
 
+WORDING = f"{wording_digest()} {ABSTENTION}"
+"""Names the words of all prompts, and of an abstention: answers to other words are other answers."""
+
 CALIBRATING = ("b1", "b2")
 """Systems whose outcomes on the calibration split the thresholds are fitted on."""
 
 
+class IncompleteCalibrationError(RuntimeError):
+    """Answers of the calibration split are missing, so that nothing can be fitted on it yet."""
+
+
 @dataclass(frozen=True)
-class Outcome:
-    """How a run went.
+class Progress:
+    """How far a run is.
 
     Attributes:
         answers: Records that the experiment has now.
@@ -69,7 +81,9 @@ class Outcome:
         return self.answers == self.expected
 
 
-def run(experiment: Experiment, folder: str | os.PathLike[str], backend: Backend, *, progress: bool = False) -> Outcome:
+def run(
+    experiment: Experiment, folder: str | os.PathLike[str], backend: Backend, *, progress: bool = False
+) -> Progress:
     """Run an experiment in a folder, or go on with it.
 
     Writes ``experiment.json``, ``environment.json``, ``completions.jsonl`` (answers of the model), ``answers.jsonl``
@@ -83,19 +97,27 @@ def run(experiment: Experiment, folder: str | os.PathLike[str], backend: Backend
 
     Raises:
         DirectoryInUseError: Another run is writing there.
+        IncompleteCalibrationError: The model could not answer all of the calibration split; run again.
+        CalibrationMismatchError: The calibration file that was given was fitted on other data, or another encoder.
         OSError: A file or the model is not there, or the disk is full.
         ValueError: The data set is malformed.
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     with DirectoryLock(path), contextlib.ExitStack() as stack:
-        files = _Files(*(stack.enter_context(Journal(path / f"{name}.jsonl")) for name in _Files.NAMES))
+        files = _Files(
+            *(stack.enter_context(Journal(path / f"{name}.jsonl", needed)) for name, needed in _Files.NEEDED.items())
+        )
         return _Run(experiment, path, backend, files, progress=progress).run()
 
 
 @dataclass
 class _Files:
-    NAMES = ("completions", "answers", "errors")
+    NEEDED: ClassVar[dict[str, tuple[str, ...]]] = {
+        "completions": ("key", *(field.name for field in dataclasses.fields(Completion))),
+        "answers": ("key", "question_id", "system", "outcome"),
+        "errors": (),
+    }
 
     completions: Journal
     answers: Journal
@@ -136,8 +158,10 @@ class _Run:
         self.answered = {record["key"] for record in files.answers.records}
         self.failed: Counter[str] = Counter()
         self.new = 0
+        self.calibrating: list[str] = []
+        """Keys of the answers that the calibrations are fitted on."""
 
-    def run(self) -> Outcome:
+    def run(self) -> Progress:
         experiment = self.experiment
         data = load_questions(experiment.data)
         bare = MemoryGate.from_pretrained(
@@ -146,49 +170,79 @@ class _Run:
             detector=experiment.detector,
             require_relevant=experiment.require_relevant,
         )
-        self.scorer = EmbeddingScorer(bare.encoder)
+        self.scorer: Scorer = EmbeddingScorer(bare.encoder)
+        if experiment.judge is not None:
+            self.scorer = JudgeScorer(build_backend(**experiment.judge))  # type: ignore[arg-type]
+        self.encoder = bare.encoder
         self.data, self.revision = data.name, data.revision
+        given = self._given_calibration()
+        used = set(given.provenance.get("questions", ())) if given and self._is_of_this_data(given) else set()
         split = split_questions(
-            data.questions,
+            [question for question in data.questions if question.id not in used],
             calibration=experiment.calibration_questions if experiment.calibration == "fit" else 0,
             evaluated=experiment.questions,
             at_top_risk=experiment.at_top_risk,
             risk=bare.risk_policy,
             seed=experiment.split_seed,
         )
-        gates = self._gates(bare, data.questions, split)
+        gates = self._gates(bare, data.questions, split, given)
         self._describe(data, split, gates)
         self.gates = {name: _gate_identity(gate) for name, gate in gates.items()}
         jobs = self._jobs(experiment.systems, experiment.seeds, data.questions, split.evaluated, gates)
         expected = {job.key for job in jobs}
         self._answer(jobs, "answering")
         have = len(expected & self.answered)
-        return Outcome(have, len(expected), self.new, len(expected) - have)
+        return Progress(have, len(expected), self.new, len(expected) - have)
 
     def _encoder(self) -> dict[str, Any]:
         return {} if self.experiment.encoder is None else {"encoder": self.experiment.encoder}
 
     # ---------------------------------------------------------------------------------------------------- the gates
 
-    def _gates(self, bare: MemoryGate, questions: Sequence[Question], split: Split) -> dict[str, MemoryGate]:
+    def _given_calibration(self) -> Calibration | None:
+        """The calibration of the experiment, if it is not to be fitted."""
+        given = self.experiment.calibration
+        if given == "fit":
+            return None
+        if given == "reference":
+            return Calibration.reference()
+        calibration = Calibration.load(given)
+        if not self._is_of_this_data(calibration):
+            raise CalibrationMismatchError(
+                f"calibration {calibration.name!r} was fitted on {calibration.dataset}, got {self.data} "
+                f"sha256:{self.revision[:12]}; fit one on this data, or use the reference calibration"
+            )
+        return calibration
+
+    def _is_of_this_data(self, calibration: Calibration) -> bool:
+        return calibration.dataset.endswith(f"sha256:{self.revision[:12]}")
+
+    def _gates(
+        self, bare: MemoryGate, questions: Sequence[Question], split: Split, given: Calibration | None
+    ) -> dict[str, MemoryGate]:
         """The gate of each system, calibrated."""
         experiment = self.experiment
         names = {gate for name in experiment.systems if (gate := SYSTEMS[name]().gate)} | {PAPER}
         layers = {name: MemoryDecisionLayer.from_preset(name) for name in sorted(names)}
-        if experiment.calibration == "fit":
+        if given is None:
             self.gates = {PAPER: _gate_identity(bare)}
             jobs = self._jobs(CALIBRATING, (0,), questions, split.calibration, {PAPER: bare})
             self._answer(jobs, "calibrating")
-            keys = {job.key for job in jobs}
-            outcomes = [record for record in self.files.answers.records if record["key"] in keys]
+            self.calibrating = [job.key for job in jobs]
+            kept = {record["key"]: record for record in self.files.answers.records}
+            missing = [key for key in self.calibrating if key not in kept]
+            if missing:
+                why = f"; most often: {self.failed.most_common(1)[0][0]}" if self.failed else ""
+                raise IncompleteCalibrationError(
+                    f"{len(missing)} of {len(jobs)} answers of the calibration split are missing, run again{why}"
+                )
+            outcomes = [kept[key] for key in self.calibrating]
             for name, layer in layers.items():
                 fitted = fit_calibration(outcomes, layer, name=f"{self.data}-{name}")
                 fitted.save(self.path / f"calibration-{name}-{experiment.label}.json")
                 layers[name] = layer.calibrated(fitted)
         else:
-            given = experiment.calibration
-            calibration = Calibration.reference() if given == "reference" else Calibration.load(given)
-            layers[PAPER] = layers[PAPER].calibrated(calibration)
+            layers[PAPER] = layers[PAPER].calibrated(given)
         return {
             name: MemoryGate(
                 bare.encoder,
@@ -236,6 +290,7 @@ class _Run:
             system.name,
             gate,
             self.experiment.condition,
+            WORDING,
             self.backend.identity,
             self.experiment.sampling.to_dict(),
             self.scorer.identity,
@@ -257,7 +312,10 @@ class _Run:
         self._keep(done)
         number = 0
         while waiting:
+            failures = self.failed.total()
             waiting = self._round(waiting, f"{what}, round {number + 1}", number)
+            if self.failed.total() > failures:
+                return  # the batches of the next round follow from all answers of this one
             number += 1
 
     def _round(self, waiting: list[tuple[_Job, Prompt]], what: str, number: int) -> list[tuple[_Job, Prompt]]:
@@ -299,6 +357,8 @@ class _Run:
                 yield batch
 
     def _generate(self, batch: dict[str, Request]) -> None:
+        if not self.backend.batch_matters:
+            batch = {key: request for key, request in batch.items() if key not in self.known}
         answers = self.backend.generate(list(batch.values()), self.experiment.sampling)
         fresh, errors = [], []
         for (key, request), found in zip(batch.items(), answers, strict=True):
@@ -325,24 +385,28 @@ class _Run:
             return
         texts = [job.answer.text if job.answer else "" for job in fresh]
         scores = self.scorer.score(texts, [job.item.question for job in fresh])
-        self.files.answers.append([self._record(job, score) for job, score in zip(fresh, scores, strict=True)])
-        self.answered |= {job.key for job in fresh}
-        self.new += len(fresh)
+        judged = [(job, score) for job, score in zip(fresh, scores, strict=True) if score.outcome is not None]
+        self.failed.update(f"not scored: {score.failure}" for score in scores if score.outcome is None)
+        self.files.answers.append([self._record(job, score) for job, score in judged])
+        self.answered |= {job.key for job, _ in judged}
+        self.new += len(judged)
 
-    def _record(self, job: _Job, score: Any) -> dict[str, Any]:
+    def _record(self, job: _Job, score: Score) -> dict[str, Any]:
         assert job.answer is not None
         question, answer, calls = job.item.question, job.answer, job.completions
-        return {
+        record = {
             "key": job.key,
             "experiment": self.experiment.label,
             "data": self.data,
             "revision": self.revision,
             "condition": self.experiment.condition,
             "store_seed": self.experiment.store_seed,
+            "wording": WORDING,
             "scorer": self.scorer.identity,
             "system": job.system.name,
             "gate": self.gates[job.system.gate or PAPER],
             "model": self.backend.identity,
+            "answered_by": sorted({call.model for call in calls}),
             "sampling": self.experiment.sampling.to_dict(),
             "seed": job.seed,
             "question_id": question.id,
@@ -362,6 +426,7 @@ class _Run:
             "model_notes": [note for call in calls for note in call.notes],
             **score.to_dict(),
         }
+        return {**record, "oracle": oracle_action(record)}
 
     @staticmethod
     def _risks(questions: Sequence[Question], gate: MemoryGate) -> dict[str, int]:
@@ -369,13 +434,17 @@ class _Run:
         assess = gate.risk_policy.assess
         return dict(Counter(f"{assess(q.text, category=q.category).value:g}" for q in questions))
 
-    def _error_floor(self, questions: Sequence[Question]) -> dict[str, Any]:
+    def _error_floor(self, questions: Sequence[Question]) -> dict[str, Any] | None:
         """How often the scorer misjudges the data's own reference answers; taken over from an earlier run, if known."""
-        path = self.path / "experiment.json"
-        known = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        if "error_floor" in known and (known["scorer"], known["revision"]) == (self.scorer.identity, self.revision):
-            return dict(known["error_floor"])
-        return error_floor(questions, self.scorer.encoder).to_dict()
+        if not isinstance(self.scorer, EmbeddingScorer):
+            return None
+        try:
+            known = json.loads((self.path / "experiment.json").read_text("utf-8"))
+            if (known["scorer"], known["revision"]) == (self.scorer.identity, self.revision) and known["error_floor"]:
+                return dict(known["error_floor"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not known yet
+        return error_floor(questions, self.encoder).to_dict()
 
     def _describe(self, data: Any, split: Split, gates: dict[str, MemoryGate]) -> None:
         described = {
@@ -384,6 +453,8 @@ class _Run:
             "revision": data.revision,
             "backend": self.backend.identity,
             "scorer": self.scorer.identity,
+            "wording": WORDING,
+            "calibration_keys": self.calibrating,
             "gates": {name: _gate_identity(gate) for name, gate in gates.items()},
             "sampling": self.experiment.sampling.to_dict(),
             "condition": self.experiment.condition,
@@ -393,7 +464,8 @@ class _Run:
             "evaluated_questions": [question.id for question in split.evaluated],
         }
         _write(self.path / "experiment.json", described)
-        _write(self.path / "environment.json", environment())
+        if not (self.path / "environment.json").exists() or self.new:
+            _write(self.path / "environment.json", environment())
 
 
 def _gate_identity(gate: MemoryGate) -> dict[str, Any]:
@@ -449,5 +521,8 @@ def _digest(*values: Any) -> str:
 def _write(path: Path, value: Any) -> None:
     """Write JSON so that a kill leaves either the old file or the new."""
     fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    with fresh.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
     fresh.replace(path)

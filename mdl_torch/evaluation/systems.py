@@ -98,7 +98,7 @@ class StandardRAG(System):
     def answer(self, item: Item) -> Steps:
         """One prompt with all memories."""
         completion = yield inject(item.question.text, item.memories)
-        return Answer(completion.text, injected=True)
+        return Answer(completion.text, injected=bool(item.memories))
 
 
 class MemoryDecision(System):

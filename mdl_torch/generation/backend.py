@@ -55,7 +55,8 @@ class Request:
 
     Attributes:
         key: Names the noise that its answer is drawn with: the same key gives the same draws, whatever it is batched
-            with. The evaluation makes it of seed, question, system and step.
+            with. The evaluation makes it of seed, data, question, prompt and round, so that systems that ask the same
+            get the same answer.
         instruction: What the model is to do; the system turn of a chat.
         user: What it is asked, memories included; the user's turn.
     """
@@ -94,9 +95,12 @@ class Backend(ABC):
     Attributes:
         batch_size: Requests that are best given together. The evaluation plans its batches by it, so that a batch is
             the same whenever it is run.
+        batch_matters: Whether what a request is batched with may change its answer, if only by rounding. Then a batch
+            that lacks an answer is run again as a whole.
     """
 
     batch_size: int = 1
+    batch_matters: bool = True
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from mdl_torch.generation.backend import Backend, Completion
-from mdl_torch.generation.prompts import COMPLETION_STOP, completion_text
+from mdl_torch.generation.prompts import COMPLETION_STOP, completion_text, wording_digest
 from mdl_torch.generation.thinking import strip_thinking
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class HttpBackend(Backend):
     Example:
         >>> backend = HttpBackend("http://127.0.0.1:8080/v1", "smollm2", key_env="NO_SUCH_KEY")
         >>> backend.identity
-        'http chat 127.0.0.1 smollm2'
+        'http chat 127.0.0.1/v1 smollm2'
         >>> backend.close()
     """
 
@@ -270,7 +270,7 @@ class HttpBackend(Backend):
         model: str,
         *,
         api: Literal["chat", "completions"] = "chat",
-        key_env: str = "OPENAI_API_KEY",
+        key_env: str | None = None,
         concurrency: int = 4,
         requests_per_minute: float | None = None,
         timeout: float = 60.0,
@@ -289,8 +289,10 @@ class HttpBackend(Backend):
             raise ValueError(f"model must be a name, got {model!r}")
         if api not in ("chat", "completions"):
             raise ValueError(f"api must be 'chat' or 'completions', got {api!r}")
-        if not key_env:
+        if key_env == "":
             raise ValueError(f"key_env must name an environment variable, got {key_env!r}")
+        if key_env is None:  # nobody else's server gets the key of OpenAI unasked
+            key_env = "OPENAI_API_KEY" if parts.hostname == "api.openai.com" else "MDL_API_KEY"
         for name, value, least in (("concurrency", concurrency, 1), ("retries", retries, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
@@ -314,7 +316,7 @@ class HttpBackend(Backend):
             raise ValueError(f"key_env must name a variable that holds a key; the value of {key_env} cannot be sent")
         if self._secret and self._secret in f"{base_url} {model} {json.dumps(self._extra)}":
             raise ValueError(f"the key of {key_env} must stand in the environment only, not in another argument")
-        self.batch_size = concurrency
+        self.batch_size, self.batch_matters = concurrency, False
         self._url, self._host, self._model, self._api, self._key_env = base_url, parts.hostname, model, api, key_env
         self._send_seed = send_seed
         self._retry = Retry(retries, backoff, max_wait)
@@ -334,9 +336,14 @@ class HttpBackend(Backend):
 
     @property
     def identity(self) -> str:
-        """``http``, kind, host, model, and the further fields if there are any; the port does not count."""
-        extra = f" {json.dumps(self._extra, sort_keys=True)}" if self._extra else ""
-        return f"http {self._api} {self._host} {self._model}{extra}"
+        """``http``, kind, address, model, and what else changes an answer; the port of this machine does not count."""
+        parts = urlsplit(self._url)
+        local = self._host in ("127.0.0.1", "localhost", "::1")
+        port = f":{parts.port}" if parts.port and not local else ""
+        more = [json.dumps(self._extra, sort_keys=True)] if self._extra else []
+        more += [] if self._send_seed else ["unseeded"]
+        more += [f"completion@{wording_digest()[:8]}"] if self._api == "completions" else []
+        return " ".join(["http", self._api, f"{self._host}{port}{parts.path.rstrip('/')}", self._model, *more])
 
     def generate(self, requests: Sequence[Request], sampling: Sampling) -> list[Completion | Exception]:
         """Answer a batch, ``concurrency`` requests at a time; see ``Backend.generate``.

@@ -137,6 +137,17 @@ def prompt_digest(instruction: str, user: str) -> str:
     return hashlib.sha256(json.dumps([instruction, user]).encode()).hexdigest()[:16]
 
 
+def wording_digest() -> str:
+    """Names the wording of all prompts: it changes when any word of any of them does.
+
+    Example:
+        >>> len(wording_digest())
+        16
+    """
+    prompts = (ask("q"), inject("q", ["m"]), background("q", ["m"]))
+    return prompt_digest("", "".join(completion_text(prompt.instruction, prompt.user) for prompt in prompts))
+
+
 def _with_memories(question: str, heading: str, memories: Sequence[str]) -> Prompt:
     if isinstance(memories, str):
         raise TypeError(f"memories must be a list of texts, got one text {memories[:40]!r}")
