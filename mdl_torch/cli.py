@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -58,7 +59,7 @@ SHOWN_FAILURES = 20
 EXIT_STATUSES = """exit status:
   0    fine
   1    some lines were bad, or a stored decision is damaged or does not come out again,
-       or a controller is not proved to keep the order of trust
+       or answers of a run are missing, or a controller is not proved to keep the order of trust
   2    could not run, or could not verify with this gate
   130  interrupted
 With --debug, or MDL_DEBUG=1 in the environment, an error shows its traceback."""
@@ -114,6 +115,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
     except (OSError, ValueError) as error:  # of a configuration file that is no text
         print(f"mdl: {_in_one_line(error)}", file=sys.stderr)
         return FAILED
+    plainly, warnings.formatwarning = warnings.formatwarning, _in_one_plain_line
     try:
         return COMMANDS[command].run(options)
     except BrokenPipeError:  # whoever read our output has enough; nothing may be flushed into the pipe at exit
@@ -123,6 +125,14 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         return _complain(command, "interrupted", error, options, INTERRUPTED)
     except Exception as error:
         return _complain(command, _in_one_line(error), error, options, FAILED)
+    finally:
+        warnings.formatwarning = plainly
+
+
+def _in_one_plain_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"mdl: {message}\n"
 
 
 def _complain(command: str, message: str, error: BaseException, options: Namespace, status: int) -> int:
@@ -459,7 +469,7 @@ def _report(options: Namespace) -> int:
         console.print(report_tables(summaries), highlight=False)
         if files:
             console.print(f"wrote {len(files)} files to {target}", highlight=False, markup=False)
-    return FINE
+    return FINE if all(len(run.records) == run.expected * len(run.systems) for run in runs) else BAD
 
 
 def _calibrate(options: Namespace) -> int:

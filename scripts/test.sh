@@ -54,13 +54,16 @@ step() {
     fi
 }
 
+# A process a core, four at most, each with whole files of tests. Benchmarks are no tests, and do not run beside others.
+pytest=(pytest -n auto --maxprocesses 4 --dist loadfile -p no:benchmark --doctest-modules)
+
 step lint ruff check .
 step format ruff format --check .
 step types mypy
 if "$fast"; then
-    step tests pytest --doctest-modules -m 'not slow' mdl_torch tests
+    step tests "${pytest[@]}" -m 'not slow' mdl_torch tests
 else
-    step tests pytest --doctest-modules mdl_torch tests
+    step tests "${pytest[@]}" mdl_torch tests
 fi
 
 if ((${#failed[@]})); then

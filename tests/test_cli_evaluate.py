@@ -55,7 +55,7 @@ def done(capfd, config) -> Path:
     """The folder of a run."""
     status, out, _ = mdl(capfd, "evaluate", "--config", str(config))
     assert status == 0
-    assert "100 of 100 answers, 116 of them new" in out
+    assert "100 of 100 answers, 100 of them new" in out
     return config.parent / "run"
 
 
@@ -163,6 +163,7 @@ def test_the_configurations_that_ship_are_valid(path, monkeypatch):
         ({"seeds": []}, "seeds must be one or more"),
         ({"model": {"kind": "oracle"}}, "unknown kind of backend 'oracle'"),
         ({"model": {}}, "model must name its kind"),
+        ({"model": {"kind": "scripted", "answers": 5}}, "an option of the scripted backend is of the wrong kind"),
         ({"data": "/no/such/file.csv"}, "no such file: /no/such/file.csv"),
         ({"data": "truthfulqaa"}, "did you mean 'truthfulqa'"),
         ({"questions": 1000}, "evaluated must be from 1 to the 16 questions"),
@@ -185,3 +186,21 @@ def test_what_is_no_run_is_named(capfd, tmp_path):
         status, _, err = mdl(capfd, *command)
         assert status == 2
         assert "holds no run" in err
+
+
+def test_a_report_of_a_run_that_is_not_complete_says_so(capfd, done):
+    path = done / "answers.jsonl"
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:-5]) + "{ cut", "utf-8")
+    with pytest.warns(RuntimeWarning, match="1 damaged lines were skipped"):
+        status, out, _ = mdl(capfd, "report", str(done), "--figures", "false")
+    assert status == 1
+    assert "5 ARE MISSING" in out
+
+
+def test_an_empty_file_is_called_empty(capfd, config, tmp_path):
+    (tmp_path / "nothing.jsonl").touch()
+    status, _, err = mdl(
+        capfd, "evaluate", "--config", str(config), "--experiment.data", str(tmp_path / "nothing.jsonl")
+    )
+    assert (status, "nothing.jsonl is empty" in err) == (2, True)

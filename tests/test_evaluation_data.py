@@ -318,7 +318,7 @@ def test_a_file_is_told_by_its_content_and_its_revision_is_its_digest(write, con
         ("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "is a Git LFS pointer"),
         (f"[{json_lines(OWN)}]", "expected one JSON object a line, got a JSON list"),
         ("a,b\n1,2\n", "is no TruthfulQA CSV"),
-        ("", "is no TruthfulQA CSV"),
+        ("", "is empty"),
         (b"PAR1nonsense", "Parquet"),
     ],
 )

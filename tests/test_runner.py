@@ -98,7 +98,8 @@ def test_every_answer_is_recorded_once(data, tmp_path):
     backend = Echo()
     done = run(experiment(data, seeds=(0, 1)), tmp_path / "run", backend)
     assert (done.answers, done.expected, done.errors) == (5 * 10 * 2, 100, 0)
-    assert done.new == 100 + 2 * 8  # and those that the calibration is fitted on
+    assert done.new == 100
+    assert len(records(tmp_path / "run")) == 100 + 2 * 8  # and those that the calibration is fitted on
     found = evaluated(tmp_path / "run")
     kept = {(r["system"], r["question_id"], r["seed"]) for r in found}
     assert len(found) == len(kept) == 100

@@ -114,6 +114,8 @@ def load_questions(path_or_name: str | os.PathLike[str]) -> Dataset:
         else:
             raise ValueError(f"{unknown_name('data set', name, HUB)}; or give the path of a file")
     content = path.read_bytes()
+    if not content.strip():
+        raise ValueError(f"{path} is empty")
     kind, questions = _read(path, content)
     known = kind if kind in HUB else (name if name in HUB else path.stem)
     return Dataset(known, hashlib.sha256(content).hexdigest(), tuple(questions))

@@ -190,9 +190,10 @@ class _Run:
         self.gates = {name: _gate_identity(gate) for name, gate in gates.items()}
         jobs = self._jobs(experiment.systems, experiment.seeds, data.questions, split.evaluated, gates)
         expected = {job.key for job in jobs}
+        before = len(expected & self.answered)
         self._answer(jobs, "answering")
         have = len(expected & self.answered)
-        return Progress(have, len(expected), self.new, len(expected) - have)
+        return Progress(have, len(expected), have - before, len(expected) - have)
 
     def _encoder(self) -> dict[str, Any]:
         return {} if self.experiment.encoder is None else {"encoder": self.experiment.encoder}

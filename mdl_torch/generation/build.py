@@ -37,7 +37,10 @@ def build_backend(kind: str, **options: Any) -> Backend:
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in options:
             raise ValueError(f"the {kind} backend needs the option {name!r}")
-    return build(**options)
+    try:
+        return build(**options)
+    except TypeError as error:
+        raise ValueError(f"an option of the {kind} backend is of the wrong kind: {error}") from error
 
 
 def _builder(kind: str) -> Callable[..., Backend]:

@@ -41,6 +41,10 @@ class ScriptedBackend(Backend):
     """
 
     def __init__(self, answers: Script, *, name: str = "scripted", batch_size: int = 1) -> None:
+        if not callable(answers) and not (
+            isinstance(answers, Mapping) and all(isinstance(text, str) for text in answers.values())
+        ):
+            raise TypeError(f"answers must be a function or a mapping of texts to texts, got {answers!r:.60}")
         self.answers = answers
         self.name = name
         self.batch_size = batch_size
