@@ -55,7 +55,7 @@ step() {
 }
 
 # A process a core, four at most, each with whole files of tests. Benchmarks are no tests, and do not run beside others.
-pytest=(pytest -n auto --maxprocesses 4 --dist loadfile -p no:benchmark --doctest-modules)
+pytest=(pytest -n auto --maxprocesses 4 --dist loadfile --benchmark-disable --doctest-modules)
 
 step lint ruff check .
 step format ruff format --check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -165,7 +166,7 @@ def test_ready_signals_need_nothing_else():
         ),
         ({"signals": {"relevanc": 1}}, ValueError, "unknown field of signals 'relevanc'; did you mean 'relevance'?"),
     ],
-    ids=repr,
+    ids=lambda value: re.sub(r" at 0x\w+", "", repr(value)),  # the same in every process
 )
 def test_bad_retrievals_are_named(value, error, message):
     with pytest.raises(error) as raised:
