@@ -15,6 +15,8 @@ from mdl_torch.gate import MemoryGate
 
 ROOT = Path(__file__).resolve().parent.parent
 
+os.environ.pop("COLUMNS", None)  # a process of pytest-xdist has it; what is printed must not hang on it
+
 settings.register_profile("mdl", deadline=None)  # the first call of a layer may compute its exact range
 settings.load_profile("mdl")
 
