@@ -37,7 +37,8 @@ cd -- "$root"
 
 # The checks see the package of .venv, no network, and a hash order that changes from run to run.
 export PATH="$root/.venv/bin:$PATH" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-unset PYTHONPATH PYTHONHASHSEED
+unset PYTHONPATH
+export PYTHONHASHSEED="$RANDOM" # the same in every process of pytest, or they would name tests with a set differently
 
 failed=()
 
