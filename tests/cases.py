@@ -7,12 +7,13 @@ import functools
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 from oracle import Oracle
 
 import mdl_torch
-from mdl_torch import Calibration, MDLConfig, MemoryDecisionLayer
+from mdl_torch import Calibration, MDLConfig, MemoryDecisionLayer, cli
 from mdl_torch.calibration import config_digest
 from mdl_torch.config import ABLATIONS, NAMED_BASES, PRESETS
 
@@ -141,3 +142,12 @@ def configs(draw):
         basis=basis,
         **{name: draw(st.sampled_from([True, True, False])) for name in ABLATIONS},
     )
+
+
+def mdl(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """``mdl`` in this process: exit status, standard output, standard error."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as stopped:
+        status = int(stopped.code or 0)
+    return status, *capfd.readouterr()

@@ -19,6 +19,7 @@ import yaml
 
 from mdl_torch import __version__, cli
 from mdl_torch.data import read_text, resource
+from tests.cases import mdl
 
 SCHEMA = jsonschema.Draft202012Validator(json.loads(read_text("output.schema.json")))
 READY = '{"id": "r", "signals": {"relevance": 0.9, "reliability": 0.8, "risk": 0.2}}\n'
@@ -33,15 +34,6 @@ def process(*arguments: str, stdin: bytes = b"", **environment: str) -> subproce
     return subprocess.run(
         [*MDL, *arguments], input=stdin, capture_output=True, timeout=300, env={**os.environ, **environment}
     )
-
-
-def mdl(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """``mdl`` in this process: exit status, standard output, standard error."""
-    try:
-        status = cli.main(arguments)
-    except SystemExit as stopped:
-        status = int(stopped.code or 0)
-    return status, *capfd.readouterr()
 
 
 @pytest.fixture

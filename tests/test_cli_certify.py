@@ -10,23 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mdl_torch import MDLConfig, MemoryDecisionLayer, cli
+from mdl_torch import MDLConfig, MemoryDecisionLayer
 from mdl_torch.calibration import Calibration
 from mdl_torch.certificate import Certificate
 from mdl_torch.certificate_card import SYMBOLS, certificate_card
 from mdl_torch.config import CHANNELS
-from tests.cases import calibration_of
+from tests.cases import calibration_of, mdl
 
 QUICK = ("--boxes", "60000", "--resolution", "4")
-
-
-def mdl(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """``mdl`` in this process: exit status, standard output, standard error."""
-    try:
-        status = cli.main(arguments)
-    except SystemExit as stopped:
-        status = int(stopped.code or 0)
-    return status, *capfd.readouterr()
 
 
 def proved(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any]]:

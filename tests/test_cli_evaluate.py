@@ -9,22 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from mdl_torch import cli
 from mdl_torch.calibration import Calibration
 from mdl_torch.evaluation.experiment import Experiment
 from mdl_torch.evaluation.systems import SYSTEMS
+from tests.cases import mdl
 from tests.test_runner import QUESTIONS
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def mdl(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """``mdl`` in this process: exit status, standard output, standard error."""
-    try:
-        status = cli.main(arguments)
-    except SystemExit as stopped:
-        status = int(stopped.code or 0)
-    return status, *capfd.readouterr()
 
 
 @pytest.fixture(autouse=True)

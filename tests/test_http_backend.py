@@ -18,8 +18,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mdl_torch.generation.backend import Completion, Request, Sampling
-from mdl_torch.generation.http import AnswerError, HttpBackend, RateLimit, Retry, cut_at_stop, request_seed, retry_after
+from mdl_torch.generation.backend import Completion, Request, Sampling, cut_at_stop
+from mdl_torch.generation.http import AnswerError, HttpBackend, RateLimit, Retry, request_seed, retry_after
 from mdl_torch.generation.prompts import completion_text
 
 pytest.importorskip("openai", reason="the package openai is not installed")

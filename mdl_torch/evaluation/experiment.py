@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 import yaml
 
 from mdl_torch.errors import check_keys, unknown_name
+from mdl_torch.evaluation.questions import Condition
 from mdl_torch.generation.backend import Sampling
-
-Condition = Literal["paper", "off_topic"]
-"""How stores are built: as the paper does, or of memories of other questions alone."""
 
 
 @dataclass(frozen=True)

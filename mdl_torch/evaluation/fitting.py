@@ -17,6 +17,7 @@ from mdl_torch.calibration import (
     fit_norm_range,
     fit_thresholds,
 )
+from mdl_torch.certificate import SHIPPED_CERTIFICATES
 from mdl_torch.evaluation.oracle import ADOPT, oracle_action
 from mdl_torch.outputs import Action
 from mdl_torch.risk import HIGH_RISK
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mdl_torch.layer import MemoryDecisionLayer
-
-KEEPS_EXACT_RANGE = ("certified", "ensemble")
-"""Presets whose order is proved for the exact range: only their thresholds are fitted."""
 
 
 def fit_calibration(
@@ -65,7 +63,7 @@ def fit_calibration(
     if not labelled:
         raise ValueError("records must have outcomes, but every answer is empty or was not scored")
     adopt = [labels[place] == ADOPT for place in labelled]
-    exact = bare.preset in KEEPS_EXACT_RANGE
+    exact = bare.preset in SHIPPED_CERTIFICATES  # its order is proved for the exact range
     norms = bare.trust(*once.unbind(-1)).norm.reshape(len(once), -1).mean(dim=-1).numpy()
     norm_range = None if exact else fit_norm_range(norms, range_method)
     gated = bare.ranged(norm_range)(*signals[labelled].unbind(-1)).gated_confidence.numpy()

@@ -7,7 +7,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mdl_torch.errors import check_keys, unknown_name
 
@@ -23,6 +23,10 @@ HALUEVAL_KEYS = ("knowledge", "question", "right_answer", "hallucinated_answer")
 
 OWN_KEYS = ("id", "question", "correct_answers", "incorrect_answers", "knowledge", "category")
 """What a line of one's own questions may have; id, knowledge and category are optional."""
+
+
+Condition = Literal["paper", "off_topic"]
+"""How stores are built: as the paper does, or of memories of other questions alone."""
 
 
 class HubFile(NamedTuple):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, get_args
 
 from mdl_torch.errors import unknown_name
-from mdl_torch.evaluation.questions import Question, load_halueval, load_truthfulqa
+from mdl_torch.evaluation.questions import Condition, Question, load_halueval, load_truthfulqa
 from mdl_torch.retrieval import Memory, Retrieval
 
 if TYPE_CHECKING:
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 DISTRACTORS = 2
 """Records drawn from other questions, as irrelevant noise."""
-
-Condition = Literal["paper", "off_topic"]
-"""How stores are built: as the paper does, or of other questions only, an extra condition that the paper lacks."""
 
 OFF_TOPIC = "off_topic"
 """What the ids of memories begin with in that condition, so that no output can pass for the paper's."""

@@ -120,3 +120,13 @@ class Backend(ABC):
 
     def close(self) -> None:  # noqa: B027 - there may be nothing to give back
         """Give back what the backend holds; it is not used afterwards."""
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    """The text up to the first of the stop texts.
+
+    Example:
+        >>> cut_at_stop("Paris. Q: and", ["Q:", "."])
+        'Paris'
+    """
+    return text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))]

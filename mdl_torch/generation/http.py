@@ -15,7 +15,7 @@ from time import monotonic, perf_counter, time
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from mdl_torch.generation.backend import Backend, Completion
+from mdl_torch.generation.backend import Backend, Completion, cut_at_stop
 from mdl_torch.generation.prompts import COMPLETION_STOP, completion_text, wording_digest
 from mdl_torch.generation.thinking import strip_thinking
 
@@ -68,16 +68,6 @@ def retry_after(header: str | None, now: float) -> float:
         except ValueError:
             return 0.0
     return seconds if 0 <= seconds < float("inf") else 0.0
-
-
-def cut_at_stop(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first of the stop texts.
-
-    Example:
-        >>> cut_at_stop("Paris. Q: and", ["Q:", "."])
-        'Paris'
-    """
-    return text[: min((at for s in stop if (at := text.find(s)) >= 0), default=len(text))]
 
 
 def read_reply(reply: object, asked_model: str, sampling: Sampling, stop: Sequence[str], seconds: float) -> Completion:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mdl_torch.generation.backend import Backend, Completion
+from mdl_torch.generation.backend import Backend, Completion, cut_at_stop
 from mdl_torch.generation.draws import draw, keyed_uniform
 from mdl_torch.generation.prompts import COMPLETION_STOP, completion_text
 from mdl_torch.generation.thinking import strip_thinking
@@ -289,7 +289,7 @@ class LocalBackend(Backend):
     def _completion(self, row: _Row, sampling: Sampling, seconds: float) -> Completion:
         text, thought = self._visible(row)
         return Completion(
-            text=_cut(text, self._stops(sampling)).strip(),
+            text=cut_at_stop(text, self._stops(sampling)).strip(),
             finish=row.finish,
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.tokens),
@@ -339,16 +339,6 @@ class LocalBackend(Backend):
             known = self._tokenizer.get_added_vocab()
             ends |= {known.get(token) for token in _END_OF_TURN}
         return frozenset(end for end in ends if end is not None)
-
-
-def _cut(text: str, stops: tuple[str, ...]) -> str:
-    r"""The text before the first stop in it.
-
-    Example:
-        >>> _cut("Paris.\nQuestion: and", ("Question", "\n"))
-        'Paris.'
-    """
-    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]
 
 
 def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
