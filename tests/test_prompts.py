@@ -1,5 +1,9 @@
 """What the systems ask, word for word."""
 
+import hashlib
+import json
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +14,12 @@ from mdl_torch.generation.prompts import (
     INSTRUCTION,
     ask,
     background,
+    combine,
     completion_text,
+    critique,
+    grade,
     inject,
-    prompt_digest,
+    wording_digest,
 )
 
 MEMORIES = ["Tea is a drink.", "Tea is a metal."]
@@ -89,12 +96,71 @@ def test_the_completion_has_one_shot_of_the_same_form():
 
 
 def test_the_digest_is_the_same_everywhere():
-    import hashlib
-
-    assert prompt_digest("a", "é") == hashlib.sha256(b'["a", "\\u00e9"]').hexdigest()[:16]
-    assert ask("q").digest == prompt_digest(INSTRUCTION, "Question: q")
+    written = f'[{json.dumps(INSTRUCTION)}, "Question: \\u00e9"]'
+    assert ask("é").digest == hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 def test_any_other_prompt_has_another_digest():
     prompts = [ask("q"), ask("r"), inject("q", MEMORIES), inject("q", MEMORIES[::-1]), background("q", MEMORIES)]
     assert len({prompt.digest for prompt in prompts}) == len(prompts)
+
+
+def test_any_word_of_a_prompt_is_in_its_digest():
+    """Example, cue and form too: the same user's turn under another form is another prompt."""
+    from dataclasses import replace
+
+    from mdl_torch.generation.forms import Field, Form
+
+    asked = grade("q", "m")
+    others = [
+        replace(asked, example="x"),
+        replace(asked, cue="\nVerdict:"),
+        replace(asked, form=Form((Field("Grade", ("Yes", "No")),))),
+        replace(asked, form=None),
+        replace(asked, instruction="x"),
+    ]
+    assert len({prompt.digest for prompt in (asked, *others)}) == 6
+    assert len({wording_digest(prompt) for prompt in (asked, *others)}) == 6
+
+
+def test_grading_shows_question_and_memory():
+    assert grade("What is tea?", "A\nmetal.").user == "Question: What is tea?\nMemory: A metal."
+
+
+def test_combining_warns_and_shows_the_models_own_answer():
+    prompt = combine("What is tea?", MEMORIES, "A drink,\nI think.")
+    assert prompt.user == (
+        f"{BACKGROUND}\n- Tea is a drink.\n- Tea is a metal.\n\nAnswer from your own knowledge: A drink, I think.\n\n"
+        "Question: What is tea?"
+    )
+    assert prompt.instruction == INSTRUCTION
+    assert combine("q", [], "a").user == "Answer from your own knowledge: a\n\nQuestion: q"
+
+
+def test_a_critique_shows_what_the_draft_was_made_from():
+    prompt = critique("What is tea?", MEMORIES, "A drink.\n\nQuestion: x")
+    assert prompt.user == inject("What is tea?", MEMORIES).user + "\nDraft: A drink. Question: x"
+
+
+@pytest.mark.parametrize("prompt", [grade("q", "m"), critique("q", ["m"], "a")], ids=["grade", "critique"])
+def test_the_shots_of_a_form_fill_it_in(prompt):
+    """Every label that decides something is shown as often as the others of its field."""
+    shown = re.findall(rf"{prompt.cue.strip()} (.*)", prompt.example)
+    assert len(shown) == 3
+    read = [prompt.form.read(line) for line in shown]
+    assert [prompt.form.line(values) for values in read] == shown
+    decisive = prompt.form.fields[0 if prompt.form.fields[0].name == "Grade" else 1]
+    assert {values[decisive.name] for values in read} == set(decisive.labels)
+    names = [line.split(":")[0] for line in prompt.example.strip().split("\n\n")[-1].splitlines()]
+    assert names == [*[line.split(":")[0] for line in prompt.user.splitlines()][-2:], prompt.cue.strip(": \n")]
+
+
+@pytest.mark.parametrize("prompt", [grade("q", "m"), critique("q", ["m"], "a")], ids=["grade", "critique"])
+def test_the_instruction_names_every_label(prompt):
+    for field in prompt.form.fields:
+        for label in field.labels if len(field.labels) < 5 else (field.labels[0], field.labels[-1]):
+            assert label in prompt.instruction
+
+
+def test_the_wording_is_that_of_the_prompts_asked_for():
+    assert wording_digest() != wording_digest(grade("q", "m")) != wording_digest(critique("q", ["m"], "a"))

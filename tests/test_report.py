@@ -101,7 +101,7 @@ def test_a_report_is_written(folder):
     files = write_report(folder, figures=False)
     assert {path.parent for path in files} == {folder / "report"}
     names = {path.name for path in files}
-    assert {"report.md", "report.json", "hallucination.csv", "differences.csv", "paper.csv", "costs.csv"} <= names
+    assert {"report.md", "report.json", "hallucination.csv", "differences.csv", "paper.csv", "baselines.csv"} <= names
     assert not any("fig" in name for name in names)
     first = rows_of(folder / "report" / "hallucination.csv")
     assert [row["overall"] for row in first] == ["0.5", "0.75", "0.25"]
@@ -197,12 +197,49 @@ def test_runs_alike_in_name_do_not_overwrite_each_other(folder, tmp_path):
 
 def test_the_terminal_shows_every_table(folder, other):
     alone = in_terminal(report_tables(summary_of(folder)), width=200)
-    for words in ("Hallucination rate (Tables 4 and 5", "Paired differences", "Beside the paper", "Cost per answer"):
+    for words in ("Hallucination rate (Table 4", "Paired differences", "Beside the paper", "what they cost (Table 5)"):
         assert words in alone
     assert "Hallucination rate by model and data set" not in alone
     both = in_terminal(report_tables([summary_of(folder), summary_of(other)]), width=200)
     assert "Hallucination rate by model and data set" in both
     assert "tiny on HaluEval, 4 questions × 2 seeds" in both
+
+
+def test_grades_stand_beside_the_papers(tmp_path):
+    """The paper: 400 of 400 stores Ambiguous, 34 of 400 drafts thrown away, 2.1 calls a question."""
+    described = experiment(systems=["crag", "self_rag"])
+    questions = ("q0", "q1", "q2", "q3")
+    records = [
+        record("crag", question, calls=8, notes={"action": "Correct" if question == "q0" else "Ambiguous", "grades": 6})
+        for question in questions
+    ]
+    records += [
+        record("self_rag", question, calls=3 if question == "q3" else 2, notes={"regenerated": question == "q3"})
+        for question in questions
+    ]
+    found = {table.name: table for table in tables(summary_of(folder_of(tmp_path / "run", records, described)))}
+    assert found["notes"].columns[-1] == "paper (deepseek-v4-flash)"
+    rows = {(row[0], row[1]): [shown(cell).split(" ")[0] for cell in row[2:]] for row in found["notes"].rows}
+    assert rows["CRAG", "action: Ambiguous"] == ["3", "0.750", "1.000"]
+    assert rows["CRAG", "grades"] == ["24", "6.000", "–"]
+    assert rows["Self-RAG", "regenerated: yes"] == ["1", "0.250", "0.085"]
+    assert rows["Self-RAG", "calls"] == ["9", "2.250", "2.100"]
+    assert found["notes"].rows[0][3].method == "wilson"
+    heads, crag, self_rag = list(csv.reader(found["baselines"].csv().splitlines()))
+    place = heads.index("calls")
+    assert heads[place : place + 3] == ["calls", "calls low", "calls high"]
+    assert (crag[place], crag[place + 1]) == ("8.0", "")  # of a constant nothing is uncertain
+    assert (float(self_rag[place]), float(self_rag[place + 1]) < 2.25) == (2.25, True)
+
+
+def test_systems_that_are_not_drawn_are_in_the_tables(tmp_path):
+    described = experiment(systems=["lr", "rule"])
+    folder = folder_of(tmp_path / "run", answers(lr="hcha", rule="hhhh"), described)
+    write_report(folder)
+    assert "| logistic regression | 4 of 4 | 0.500" in (folder / "report" / "report.md").read_text("utf-8")
+    with style():
+        (axes,) = risk_figure(summary_of(folder)).axes
+    assert len(axes.patches) == 0
 
 
 def test_an_empty_run_can_be_reported(tmp_path):

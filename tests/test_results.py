@@ -217,11 +217,56 @@ def test_rates_of_known_records(written):
     assert b3.actions["overall"] == {"active": 0.25, "supp": 0.25, "silent": 0.25, "opt_out": 0.25}
     assert b3.actions["high_risk"] == {"active": 0.0, "supp": 0.0, "silent": 0.0, "opt_out": 1.0}
     assert (b1.actions, b2.actions) == ({}, {})
-    assert (b1.calls, b1.prompt_tokens, b1.completion_tokens) == (1.0, 10.0, 4.0)
-    assert (b1.seconds_mean, b1.seconds_median) == (4.0, 2.5)
+    assert [rate.value for rate in (b1.calls, b1.prompt_tokens, b1.completion_tokens)] == [1.0, 10.0, 4.0]
+    assert (b1.seconds.value, b1.seconds_median) == (4.0, 2.5)
+    assert (b1.calls.low, b1.seconds.method) == (None, "bootstrap")  # all alike; not alike
     assert summary.questions == {"overall": 4, "low": 1, "medium": 1, "high": 2, "high_risk": 1}
     assert (summary.answers, summary.expected) == (12, 12)
     json.dumps(summary.to_dict(), allow_nan=False)
+
+
+def test_what_systems_noted_is_counted(written):
+    """The paper's 400 of 400 Ambiguous and 34 of 400 regenerated, by hand on four answers."""
+    described = experiment(systems=["crag", "self_rag"])
+    grades = [("Ambiguous", 1), ("Ambiguous", 0), ("Correct", 4), ("no grade read", 1)]
+    records = [
+        record("crag", question, notes={"action": action, "memories graded Correct": correct})
+        for question, (action, correct) in zip(RISKS, grades, strict=True)
+    ]
+    tokens = [("5", False), ("1", True), (None, False), ("5", True)]
+    records += [
+        record("self_rag", question, notes={"ISUSE": use, "regenerated": again})
+        for question, (use, again) in zip(RISKS, tokens, strict=True)
+    ]
+    summary = summary_of(written(records, described))
+    crag = {noted.label: (noted.count, noted.rate.value) for noted in summary.of("crag").notes}
+    assert crag == {
+        "action: Ambiguous": (2, 0.5),
+        "action: Correct": (1, 0.25),
+        "action: no grade read": (1, 0.25),
+        "memories graded Correct": (6, 1.5),
+    }
+    self_rag = {noted.label: (noted.count, noted.rate.value) for noted in summary.of("self_rag").notes}
+    assert self_rag == {
+        "ISUSE: 1": (1, 0.25),
+        "ISUSE: 5": (2, 0.5),
+        "ISUSE: not read": (1, 0.25),
+        "regenerated: no": (2, 0.5),
+        "regenerated: yes": (2, 0.5),
+    }
+    found = next(noted for noted in summary.of("self_rag").notes if noted.label == "regenerated: yes").rate
+    assert (found.low, found.high) == wilson(2, 4)
+    assert ("self_rag", "regenerated: yes", 34 / 400, "deepseek-v4-flash") in summary.paper_notes
+    assert ("crag", "action: Ambiguous", 400 / 400, "deepseek-v4-flash") in summary.paper_notes
+
+
+def test_records_of_another_identity_are_not_its_own(written):
+    """A system with other prompts, or fitted to other outcomes, is another system."""
+    described = experiment(systems=["b1", "crag"]) | {"identities": {"b1": "", "crag": "any 1"}}
+    mine, other = record("crag", identity="any 1"), record("crag", "q1", identity="any 2")
+    run = read_run(written([*answers(b1="cccc"), mine, other], described))
+    assert [one["question_id"] for one in run.of("crag")] == ["q0"]
+    assert (len(run.of("b1")), run.foreign) == (4, 1)
 
 
 def test_one_seed_has_wilsons_interval(written):
@@ -262,7 +307,7 @@ def test_missing_and_unscored_answers_are_said_and_in_no_rate(written):
     assert (b1.answers, b1.expected, b1.unscored) == (4, 4, 1)
     assert b1.hallucination["overall"].value == pytest.approx(1 / 3)
     assert (b2.answers, b2.expected, b2.hallucination["overall"].n) == (3, 4, 3)
-    assert (b3.answers, b3.hallucination["overall"].value, b3.calls) == (0, None, None)
+    assert (b3.answers, b3.hallucination["overall"].value, b3.calls.value) == (0, None, None)
 
 
 def test_seeds_as_mean_and_standard_deviation(written):

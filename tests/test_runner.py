@@ -19,7 +19,7 @@ from mdl_torch.evaluation.experiment import Experiment
 from mdl_torch.evaluation.fitting import calibration_records
 from mdl_torch.evaluation.journal import DirectoryInUseError, DirectoryLock
 from mdl_torch.evaluation.runner import IncompleteCalibrationError, run
-from mdl_torch.evaluation.systems import ABSTENTION
+from mdl_torch.evaluation.systems.base import ABSTENTION
 from mdl_torch.generation.backend import Backend, Completion, Sampling
 from mdl_torch.generation.prompts import wording_digest
 
@@ -418,3 +418,127 @@ def test_a_killed_run_ends_as_one_that_was_not(data, tmp_path):
     )
     assert killed == whole
     assert len(records(tmp_path / "run")) == len(killed)
+
+
+# ---------------------------------------------------------------------------------------- forms, lists and learning
+
+
+class Corrector(Echo):
+    """Fills in forms besides: one number in four is graded Correct, the rest Ambiguous, and every third draft fails."""
+
+    def choose(self, requests):
+        self.batches.append([request.key for request in requests])
+        return [self._filled(request) for request in requests]
+
+    def _filled(self, request):
+        self.asked.append(request)
+        number = int(re.search(r"Is number (\d+) lucky", request.user)[1])
+        if request.form.fields[0].name == "Grade":
+            choices = {"Grade": "Correct" if number % 4 == 0 else "Ambiguous"}
+        else:
+            choices = {
+                "ISREL": "Relevant",
+                "ISSUP": "No support" if number % 3 == 0 else "Fully supported",
+                "ISUSE": None,
+            }
+        return Completion("x", "stop", 3, 1, 0.5, "echo-1", choices=choices, probabilities={"x": {"a": 0.5}})
+
+
+CORRECTIVE = ("b1", "b2", "crag", "self_rag")
+
+
+def test_forms_and_answers_are_batches_of_their_own(data, tmp_path):
+    backend = Corrector()
+    done = run(experiment(data, systems=CORRECTIVE, calibration="reference"), tmp_path / "run", backend)
+    assert done.complete
+    forms = {request.key: request.form is not None for request in backend.asked}
+    assert {len({forms[key] for key in batch}) for batch in backend.batches} == {1}
+    assert max(map(len, backend.batches)) <= backend.batch_size
+    assert len(forms) == len(backend.asked)  # each once, though later rounds come to prompts of earlier ones
+
+
+def test_corrective_systems_come_to_their_answers(data, tmp_path):
+    run(experiment(data, systems=CORRECTIVE, calibration="reference"), tmp_path / "run", Corrector())
+    for record in evaluated(tmp_path / "run"):
+        number = int(re.search(r"number (\d+)", record["question"])[1])
+        memories = len(record["memories"])
+        if record["system"] == "crag":
+            assert record["notes"]["action"] == ("Correct" if number % 4 == 0 else "Ambiguous")
+            assert record["calls"] == memories + (1 if number % 4 == 0 else 2)
+            assert record["prompt_tokens"] > 3 * memories
+            assert len(record["prompts"]) == record["calls"]
+        if record["system"] == "self_rag":
+            regenerated = number % 3 == 0
+            assert (record["notes"]["regenerated"], record["calls"]) == (regenerated, 3 if regenerated else 2)
+            assert record["injected"] == (not regenerated)
+
+
+def test_seeds_share_grades_and_differ_in_answers(data, tmp_path):
+    backend = Corrector()
+    run(experiment(data, systems=("crag",), calibration="reference", seeds=(0, 1)), tmp_path / "run", backend)
+    grades = [request for request in backend.asked if request.form is not None]
+    free = [request for request in backend.asked if request.form is None]
+    assert len({request.user for request in grades}) == len(grades)
+    assert {request.key.split("|")[0] for request in free} == {"0", "1"}
+    assert len(free) == 2 * len({request.user for request in free})
+
+
+def test_a_fallback_is_the_answer_of_the_model_alone(data, tmp_path):
+    """The same prompt with the same seed is one request, in whichever round a system comes to it."""
+    backend = Corrector()
+    run(experiment(data, systems=CORRECTIVE, calibration="reference"), tmp_path / "run", backend)
+    alone = [request for request in backend.asked if request.form is None and "emories" not in request.user]
+    assert len(alone) == 10
+    assert all(request.key.endswith("|0") for request in alone)
+
+
+def test_a_prompt_that_a_job_asks_twice_is_drawn_twice(data, tmp_path, monkeypatch):
+    from mdl_torch.evaluation.systems import SYSTEMS
+    from mdl_torch.evaluation.systems.base import Answer, System
+    from mdl_torch.generation.prompts import ask
+
+    class Hesitant(System):
+        name = "hesitant"
+
+        def answer(self, item):
+            first, second = yield [ask(item.question.text)] * 2
+            nothing = yield []
+            third = yield ask(item.question.text)
+            return Answer(
+                third.text, injected=False, notes={"asked": len({first.text, second.text}), "none": len(nothing)}
+            )
+
+    monkeypatch.setitem(SYSTEMS, "hesitant", Hesitant)
+    backend = Echo()
+    run(experiment(data, systems=("hesitant",), calibration="reference", questions=2), tmp_path / "run", backend)
+    assert sorted(request.key.rsplit("|", 1)[1] for request in backend.asked) == ["0", "0", "1", "1", "2", "2"]
+    assert {record["calls"] for record in evaluated(tmp_path / "run")} == {3}
+    assert {record["notes"]["none"] for record in evaluated(tmp_path / "run")} == {0}
+
+
+def test_filled_forms_are_kept_as_they_were(data, tmp_path):
+    """Run again, nothing is asked, and the grades are those on the disk."""
+    this = experiment(data, systems=CORRECTIVE, calibration="reference")
+    run(this, tmp_path / "run", Corrector())
+    before = records(tmp_path / "run")
+    (tmp_path / "run" / "answers.jsonl").unlink()
+    again = Corrector()
+    assert run(this, tmp_path / "run", again).complete
+    assert again.asked == []
+    assert sorted(records(tmp_path / "run"), key=lambda r: r["key"]) == sorted(before, key=lambda r: r["key"])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "completions.jsonl").read_text().splitlines()]
+    assert {"choices" in line for line in lines} == {True, False}
+    assert all(line["probabilities"] == {"x": {"a": 0.5}} for line in lines if "choices" in line)
+
+
+def test_a_failed_grade_is_asked_again(data, tmp_path):
+    class Flaky(Corrector):
+        def _filled(self, request):
+            return TimeoutError("no answer in time") if "Narnia" in request.user else super()._filled(request)
+
+    this = experiment(data, systems=("crag",), calibration="reference")
+    assert not run(this, tmp_path / "run", Flaky()).complete
+    assert run(this, tmp_path / "run", Corrector()).complete
+    run(this, tmp_path / "whole", Corrector())
+    first, second = (sorted(records(tmp_path / name), key=lambda r: r["key"]) for name in ("run", "whole"))
+    assert first == second

@@ -51,7 +51,16 @@ NAMES = {
     "ensemble": "B3 ensemble",
     "abstain": "always abstain",
     "crag": "CRAG",
+    "crag_unanimous": "CRAG, unanimous",
     "self_rag": "Self-RAG",
+    "lr": "logistic regression",
+    "mlp": "MLP",
+    "xgboost": "XGBoost",
+    "tree": "tree of depth 3",
+    "rule": "rule on M and A",
+    "majority_class": "majority class",
+    "largest_cluster": "largest cluster",
+    "isolated_vote": "isolated vote",
 }
 """Systems as tables and figures call them; others by their own name."""
 
@@ -157,10 +166,11 @@ def shown(cell: Cell) -> str:
 
 def tables(summary: Summary) -> list[Table]:
     """All tables of one run."""
-    found = [_hallucination(summary), _behaviour(summary), _actions(summary), _differences(summary)]
+    found = [_baselines(summary), _hallucination(summary), _behaviour(summary), _actions(summary), _notes(summary)]
+    found.append(_differences(summary))
     if len(summary.seeds) > 1:
         found.append(_seeds(summary))
-    found += [_paper(summary), _weighted(summary), _consistency(summary), _costs(summary)]
+    found += [_paper(summary), _weighted(summary), _consistency(summary)]
     return [table for table in found if table.rows]
 
 
@@ -311,6 +321,47 @@ def name_of(system: str) -> str:
 # -------------------------------------------------------------------------------------------------------- the tables
 
 
+def _baselines(summary: Summary) -> Table:
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            name_of(s.system),
+            s.hallucination["overall"],
+            s.hallucination["high_risk"],
+            s.abstention["overall"],
+            s.correct,
+            s.calls,
+            s.prompt_tokens,
+            s.completion_tokens,
+            s.seconds,
+            s.seconds_median,
+        )
+        for s in summary.systems
+    )
+    columns = ("system", "hallucination", "A = 0.85", "abstention", "correct answers", "calls", "prompt tokens")
+    note = (
+        "Calls, tokens and seconds are means per answer, of the model alone, as if no answer were shared between"
+        " systems; in a batch an answer takes its share of the batch's time. Filling in a form of grades is one call."
+    )
+    heads = (*columns, "completion tokens", "seconds", "seconds, median")
+    return Table("baselines", "Systems and what they cost (Table 5)", heads, rows, note)
+
+
+def _notes(summary: Summary) -> Table:
+    theirs = {(system, label): value for system, label, value, _ in summary.paper_notes}
+    models = ", ".join(dict.fromkeys(model for *_, model in summary.paper_notes))
+    rows: list[tuple[Cell, ...]] = []
+    for system in summary.systems:
+        counted: list[tuple[str, float, Rate]] = [(one.label, one.count, one.rate) for one in system.notes]
+        if counted:
+            counted.append(("calls", (system.calls.value or 0) * system.calls.n, system.calls))
+        for label, count, share in counted:
+            paper = [theirs.get((system.system, label))] if theirs else []
+            rows.append((name_of(system.system), label, _whole(count), share, *paper))
+    columns = ("system", "counted", "answers, or sum", "share, or mean per answer")
+    heads = (*columns, *([f"paper ({models})"] if theirs else []))
+    return Table("notes", "What systems counted: grades, regenerations, decisions", heads, tuple(rows))
+
+
 def _hallucination(summary: Summary) -> Table:
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
@@ -322,7 +373,7 @@ def _hallucination(summary: Summary) -> Table:
         for one in summary.systems
     )
     columns = ("system", "answers", *GROUP_NAMES.values(), "risk-weighted Σ A·h / Σ A")
-    return Table("hallucination", "Hallucination rate (Tables 4 and 5, Fig. 3)", columns, rows)
+    return Table("hallucination", "Hallucination rate (Table 4, Fig. 3)", columns, rows)
 
 
 def _behaviour(summary: Summary) -> Table:
@@ -443,19 +494,6 @@ def _consistency(summary: Summary) -> Table:
     )
 
 
-def _costs(summary: Summary) -> Table:
-    rows = tuple(
-        (name_of(s.system), s.calls, s.prompt_tokens, s.completion_tokens, s.seconds_mean, s.seconds_median)
-        for s in summary.systems
-    )
-    columns = ("system", "calls", "prompt tokens", "completion tokens", "seconds, mean", "seconds, median")
-    note = (
-        "Of the model alone, as if no answer were shared between systems; in a batch an answer takes its share of the"
-        " batch's time."
-    )
-    return Table("costs", "Cost per answer", columns, rows, note)
-
-
 def _floor(summary: Summary) -> list[str]:
     floor = summary.error_floor
     if floor is None:
@@ -528,6 +566,10 @@ def _test(test: Any) -> str | None:
     return "no variation" if test.t is None else f"t({test.n - 1}) = {test.t:.2f}, {_p(test.p)}"
 
 
+def _whole(value: float) -> int | float:
+    return round(value) if abs(value - round(value)) < 1e-9 else value
+
+
 def _p(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
@@ -563,9 +605,7 @@ BARS: dict[str, _Bar] = {
     "crag": _Bar("#a8491f", "xxxx"),
     "self_rag": _Bar("#c9c9c9", "||||"),
 }
-"""Fill and hatching of each system's bars: they differ in lightness, too. Always abstaining has none to draw."""
-
-_OTHER = _Bar("#888888", "++++")
+"""Fill and hatching of the systems that are drawn, the others being in the tables: they differ in lightness, too."""
 
 
 def risk_figure(summary: Summary) -> Figure:
@@ -616,7 +656,7 @@ def top_risk_figure(summaries: Sequence[Summary]) -> Figure:
 
 def _drawn_systems(summaries: Sequence[Summary]) -> list[str]:
     names = dict.fromkeys(one.system for summary in summaries for one in summary.systems)
-    return [name for name in names if name != "abstain"]
+    return [name for name in names if name in BARS]
 
 
 def _bars(
@@ -630,7 +670,7 @@ def _bars(
     width = 0.8 / max(2, len(names))
     shown_in_legend: list[Artist] = []
     for number, (name, of_groups) in enumerate(zip(names, rates, strict=True)):
-        look = BARS.get(name, _OTHER)
+        look = BARS[name]
         fill: dict[str, Any] = {"facecolor": look.color, "hatch": look.hatch, "edgecolor": "black", "linewidth": 0.5}
         shown_in_legend.append(Patch(label=name_of(name), **fill))
         for place, one in zip(places, of_groups, strict=True):

@@ -42,7 +42,7 @@ from mdl_torch.risk import RISK_TOLERANCE, tier
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     Record = Mapping[str, Any]
     Slot = tuple[str, str, int]
@@ -245,6 +245,7 @@ def _belongs(record: Record, description: Mapping[str, Any]) -> bool:
         and record["model"] == description["backend"]
         and record["sampling"] == given["sampling"]
         and record["gate"] == description["gates"][gate]
+        and record.get("identity", "") == description.get("identities", {}).get(system, "")
         and record.get("wording", description.get("wording")) == description.get("wording")
         and record.get("scorer", description["scorer"]) == description["scorer"]
         and record.get("store_seed", given["store_seed"]) == given["store_seed"]
@@ -272,7 +273,7 @@ def _flat(record: Record) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Rate:
-    """A share of answers, with its 95% interval.
+    """A share of answers, or a mean over them, with its 95% interval.
 
     Attributes:
         value: None where there is nothing to divide by.
@@ -280,7 +281,7 @@ class Rate:
         high: Upper bound.
         method: Of the interval: ``wilson``, of independent answers; ``bootstrap``, over questions; ``wilson over
             questions`` where every answer is alike, of which a bootstrap would claim certainty; ``none``.
-        n: Answers it is a share of.
+        n: Answers it is a share of, or a mean over.
         questions: That they answer.
     """
 
@@ -333,6 +334,49 @@ def rate(
     return Rate(value, interval.low, interval.high, "bootstrap", n, count)
 
 
+def mean(values: Sequence[float], questions: Sequence[str], *, resamples: int = RESAMPLES) -> Rate:
+    """A mean over answers with its bootstrap interval over questions; none where all values are the same.
+
+    Args:
+        values: Of each answer.
+        questions: Which question it answers.
+        resamples: Of the bootstrap.
+
+    Example:
+        >>> mean([1, 1], ["a", "b"]).low, mean([1, 3], ["a", "b"]).low
+        (None, 1.0)
+    """
+    n, count = len(values), len(set(questions))
+    if not values:
+        return Rate(None, None, None, "none", 0, 0)
+    found = cluster_bootstrap(values, np.ones(n), questions, resamples=resamples)
+    if found.interval is None or len(set(values)) == 1:
+        return Rate(found.value, None, None, "none", n, count)
+    return Rate(found.value, found.interval.low, found.interval.high, "bootstrap", n, count)
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a system counted: one value of a note, or a note that is a number.
+
+    Attributes:
+        name: Of the note.
+        value: A text or truth value in words; None of a number.
+        count: Answers with this value; of a number, its sum.
+        rate: Their share of the answers that have the note; of a number, its mean.
+    """
+
+    name: str
+    value: str | None
+    count: float
+    rate: Rate
+
+    @property
+    def label(self) -> str:
+        """As tables call it."""
+        return self.name if self.value is None else f"{self.name}: {self.value}"
+
+
 @dataclass(frozen=True)
 class SystemSummary:
     """What one system did.
@@ -350,11 +394,12 @@ class SystemSummary:
         correct: Share of answers that say what a correct reference says.
         among_answered: Hallucinations among answers that are neither abstentions nor empty.
         empty: Share of empty outputs.
-        calls: Of the model, per answer.
+        calls: Of the model, per answer; filling in a form is one.
         prompt_tokens: Per answer.
         completion_tokens: Per answer.
-        seconds_mean: Of the model's work, per answer.
+        seconds: Of the model's work, per answer.
         seconds_median: The same.
+        notes: What the system counted: grades, regenerations, decisions.
         actions: Share of each action in each group, of a system with a gate; empty for others.
         seeds: Mean and standard deviation over seeds of each of ``MEASURES``.
     """
@@ -371,11 +416,12 @@ class SystemSummary:
     correct: Rate
     among_answered: Rate
     empty: Rate
-    calls: float | None
-    prompt_tokens: float | None
-    completion_tokens: float | None
-    seconds_mean: float | None
+    calls: Rate
+    prompt_tokens: Rate
+    completion_tokens: Rate
+    seconds: Rate
     seconds_median: float | None
+    notes: tuple[Noted, ...]
     actions: dict[str, dict[str, float | None]]
     seeds: dict[str, MeanStd]
 
@@ -483,6 +529,8 @@ class Summary:
         systems: In the order of the experiment.
         comparisons: Of each system with B1 and with B2.
         paper: The paper's figures for the same data set.
+        paper_notes: What the paper counted of a system on the same data set: system, label (``Noted.label``, or
+            ``calls``), value, and the paper's model.
         weightings: See ``WeightingFit``; from the risks of the data set, if the run has them, else of its questions.
         weightings_from: Questions whose risks those are.
         error_floor: Of the scorer on the reference answers (``scoring.ErrorFloor``), if the run has it.
@@ -506,6 +554,7 @@ class Summary:
     systems: tuple[SystemSummary, ...]
     comparisons: tuple[Comparison, ...]
     paper: tuple[PaperFigure, ...]
+    paper_notes: tuple[tuple[str, str, float, str], ...]
     weightings: tuple[WeightingFit, ...]
     weightings_from: int
     error_floor: dict[str, Any] | None
@@ -579,6 +628,7 @@ def summarise(run: Run, *, resamples: int = RESAMPLES) -> Summary:
         systems=systems,
         comparisons=tuple(one for one in comparisons if one is not None),
         paper=tuple(_beside(run)) if alike else (),
+        paper_notes=tuple(_noted_beside(run)) if alike else (),
         weightings=weighting_fits(mix, run.data) if alike else (),
         weightings_from=len(mix),
         error_floor=run.description.get("error_floor"),
@@ -635,6 +685,9 @@ def _system(run: Run, name: str, resamples: int) -> SystemSummary:
     def one(_: Record) -> float:
         return 1.0
 
+    def cost(of: str) -> Rate:
+        return mean([record[of] for record in every], [record["question_id"] for record in every], resamples=resamples)
+
     hits, risks = [_hallucinated(record) for record in scored], [_risk(record) for record in scored]
     gated = name in SYSTEMS and SYSTEMS[name]().gate is not None
     return SystemSummary(
@@ -650,14 +703,35 @@ def _system(run: Run, name: str, resamples: int) -> SystemSummary:
         correct=share(_is(Outcome.CORRECT), one),
         among_answered=share(_hallucinated, _answered),
         empty=share(_is(Outcome.EMPTY), one),
-        calls=_mean(record["calls"] for record in every),
-        prompt_tokens=_mean(record["prompt_tokens"] for record in every),
-        completion_tokens=_mean(record["completion_tokens"] for record in every),
-        seconds_mean=_mean(record["seconds"] for record in every),
+        calls=cost("calls"),
+        prompt_tokens=cost("prompt_tokens"),
+        completion_tokens=cost("completion_tokens"),
+        seconds=cost("seconds"),
         seconds_median=statistics.median(record["seconds"] for record in every) if every else None,
+        notes=tuple(_noted(every, resamples)),
         actions={group: _actions(every, group) for group in GROUPS} if gated else {},
         seeds={measure: _over_seeds(scored, measure) for measure in MEASURES},
     )
+
+
+def _noted(records: Sequence[Record], resamples: int) -> Iterator[Noted]:
+    for name in dict.fromkeys(name for record in records for name in record.get("notes", {})):
+        having = [record for record in records if name in record["notes"]]
+        values = [record["notes"][name] for record in having]
+        asked = [record["question_id"] for record in having]
+        if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+            yield Noted(name, None, math.fsum(values), mean(values, asked, resamples=resamples))
+            continue
+        said = [_in_words(value) for value in values]
+        for value in sorted(set(said)):
+            hits = [float(one == value) for one in said]
+            yield Noted(name, value, said.count(value), rate(hits, [1.0] * len(said), asked, resamples=resamples))
+
+
+def _in_words(value: object) -> str:
+    if value is None:
+        return "not read"
+    return str(value) if not isinstance(value, bool) else "yes" if value else "no"
 
 
 def _actions(records: Sequence[Record], group: str) -> dict[str, float | None]:
@@ -787,6 +861,13 @@ def _beside(run: Run) -> list[PaperFigure]:
         if system in run.systems
         for measure, value in rates.items()
     ]
+
+
+def _noted_beside(run: Run) -> Iterator[tuple[str, str, float, str]]:
+    for study in paper_results().values():
+        for system, notes in study.get("notes", {}).items():
+            if study["data"] == run.data and system in run.systems:
+                yield from ((system, label, float(value), study["model"]) for label, value in notes.items())
 
 
 def weighting_fits(risks: Sequence[float], data: str) -> tuple[WeightingFit, ...]:

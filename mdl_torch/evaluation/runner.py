@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mdl_torch.calibration import Calibration
 from mdl_torch.errors import CalibrationMismatchError
+from mdl_torch.evaluation.agreement import Comparer
 from mdl_torch.evaluation.environment import environment
 from mdl_torch.evaluation.fitting import fit_calibration
 from mdl_torch.evaluation.journal import DirectoryLock, Journal
@@ -31,18 +33,19 @@ from mdl_torch.evaluation.questions import Question, load_questions
 from mdl_torch.evaluation.scoring import EmbeddingScorer, Score, Scorer, error_floor
 from mdl_torch.evaluation.splits import Split, split_questions
 from mdl_torch.evaluation.stores import build_stores
-from mdl_torch.evaluation.systems import ABSTENTION, SYSTEMS, Answer, Item, Steps, System
+from mdl_torch.evaluation.systems import SYSTEMS
+from mdl_torch.evaluation.systems.base import ABSTENTION, Answer, Item, Steps, System
+from mdl_torch.evaluation.systems.plain import NoMemory, StandardRAG
 from mdl_torch.gate import MemoryGate
-from mdl_torch.generation.backend import Backend, Completion, Request
+from mdl_torch.generation.backend import FORM_SAMPLING, Backend, Completion, Request
 from mdl_torch.generation.build import build_backend
-from mdl_torch.generation.prompts import wording_digest
+from mdl_torch.generation.prompts import Prompt, wording_digest
 from mdl_torch.layer import MemoryDecisionLayer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mdl_torch.evaluation.experiment import Experiment
-    from mdl_torch.generation.prompts import Prompt
     from mdl_torch.records import DecisionRecord
 
 PAPER = "paper"
@@ -51,8 +54,8 @@ PAPER = "paper"
 WORDING = f"{wording_digest()} {ABSTENTION}"
 """Names the words of all prompts, and of an abstention: answers to other words are other answers."""
 
-CALIBRATING = ("b1", "b2")
-"""Systems whose outcomes on the calibration split the thresholds are fitted on."""
+CALIBRATING = (NoMemory(), StandardRAG())
+"""Systems whose outcomes on the calibration split thresholds and supervised controllers are fitted on."""
 
 
 class IncompleteCalibrationError(RuntimeError):
@@ -111,10 +114,16 @@ def run(
         return _Run(experiment, path, backend, files, progress=progress).run()
 
 
+_REQUIRED = tuple(
+    field.name for field in dataclasses.fields(Completion) if field.name not in ("choices", "probabilities")
+)
+"""What every completion on the disk has."""
+
+
 @dataclass
 class _Files:
     NEEDED: ClassVar[dict[str, tuple[str, ...]]] = {
-        "completions": ("key", *(field.name for field in dataclasses.fields(Completion))),
+        "completions": ("key", *_REQUIRED),
         "answers": ("key", "question_id", "system", "outcome"),
         "errors": (),
     }
@@ -136,18 +145,33 @@ class _Job:
     completions: list[Completion] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)
     answer: Answer | None = None
+    one: bool = True
+    """Whether it waits for one completion; else for a list."""
 
-    def advance(self, completion: Completion | None) -> Prompt | None:
-        """The next prompt, or None when the answer is there."""
-        if completion is not None:
-            self.completions.append(completion)
+    def advance(self, completions: Sequence[Completion] = ()) -> list[tuple[Prompt, int]] | None:
+        """The next prompts, each with how often this job has asked it before; None when the answer is there."""
+        self.completions += completions
         try:
-            prompt = next(self.steps) if completion is None else self.steps.send(completion)
+            yielded = self.steps.send((completions[0] if self.one else list(completions)) if self.prompts else None)
+            while not isinstance(yielded, Prompt) and not yielded:
+                yielded = self.steps.send([])  # nothing asked, nothing answered
         except StopIteration as done:
             self.answer = done.value
             return None
-        self.prompts.append(prompt.digest)
-        return prompt
+        self.one = isinstance(yielded, Prompt)
+        asked = []
+        for prompt in [yielded] if isinstance(yielded, Prompt) else yielded:
+            asked.append((prompt, self.prompts.count(prompt.digest)))
+            self.prompts.append(prompt.digest)
+        return asked
+
+
+class _Waiting:
+    """A job, and the requests that it waits for, each with its key."""
+
+    def __init__(self, job: _Job, requests: list[tuple[str, Request]]) -> None:
+        self.job, self.requests = job, requests
+        self.missing = {key for key, _ in requests}
 
 
 class _Run:
@@ -159,7 +183,7 @@ class _Run:
         self.failed: Counter[str] = Counter()
         self.new = 0
         self.calibrating: list[str] = []
-        """Keys of the answers that the calibrations are fitted on."""
+        """Keys of the answers that calibrations and supervised controllers are fitted on."""
 
     def run(self) -> Progress:
         experiment = self.experiment
@@ -174,21 +198,26 @@ class _Run:
         if experiment.judge is not None:
             self.scorer = JudgeScorer(build_backend(**experiment.judge))  # type: ignore[arg-type]
         self.encoder = bare.encoder
+        self.compare = Comparer(bare.encoder, bare.detector)
         self.data, self.revision = data.name, data.revision
         given = self._given_calibration()
+        systems = [SYSTEMS[name]() for name in experiment.systems]
         used = set(given.provenance.get("questions", ())) if given and self._is_of_this_data(given) else set()
+        learning = given is None or any(system.learns for system in systems)
         split = split_questions(
             [question for question in data.questions if question.id not in used],
-            calibration=experiment.calibration_questions if experiment.calibration == "fit" else 0,
+            calibration=experiment.calibration_questions if learning else 0,
             evaluated=experiment.questions,
             at_top_risk=experiment.at_top_risk,
             risk=bare.risk_policy,
             seed=experiment.split_seed,
         )
-        gates = self._gates(bare, data.questions, split, given)
-        self._describe(data, split, gates)
+        outcomes = self._calibration_outcomes(bare, data.questions, split) if learning else []
+        gates = self._gates(bare, {system.gate for system in systems if system.gate} | {PAPER}, outcomes, given)
+        systems = [system.fit(outcomes) for system in systems]
+        self._describe(data, split, gates, systems)
         self.gates = {name: _gate_identity(gate) for name, gate in gates.items()}
-        jobs = self._jobs(experiment.systems, experiment.seeds, data.questions, split.evaluated, gates)
+        jobs = self._jobs(systems, experiment.seeds, data.questions, split.evaluated, gates)
         expected = {job.key for job in jobs}
         before = len(expected & self.answered)
         self._answer(jobs, "answering")
@@ -218,26 +247,30 @@ class _Run:
     def _is_of_this_data(self, calibration: Calibration) -> bool:
         return calibration.dataset.endswith(f"sha256:{self.revision[:12]}")
 
+    def _calibration_outcomes(
+        self, bare: MemoryGate, questions: Sequence[Question], split: Split
+    ) -> list[dict[str, Any]]:
+        """Records of B1 and B2 on the calibration split."""
+        self.gates = {PAPER: _gate_identity(bare)}
+        jobs = self._jobs(CALIBRATING, (0,), questions, split.calibration, {PAPER: bare})
+        self._answer(jobs, "calibrating")
+        self.calibrating = [job.key for job in jobs]
+        kept = {record["key"]: record for record in self.files.answers.records}
+        missing = [key for key in self.calibrating if key not in kept]
+        if missing:
+            why = f"; most often: {self.failed.most_common(1)[0][0]}" if self.failed else ""
+            raise IncompleteCalibrationError(
+                f"{len(missing)} of {len(jobs)} answers of the calibration split are missing, run again{why}"
+            )
+        return [kept[key] for key in self.calibrating]
+
     def _gates(
-        self, bare: MemoryGate, questions: Sequence[Question], split: Split, given: Calibration | None
+        self, bare: MemoryGate, names: set[str], outcomes: Sequence[dict[str, Any]], given: Calibration | None
     ) -> dict[str, MemoryGate]:
-        """The gate of each system, calibrated."""
+        """The gates of the systems, calibrated."""
         experiment = self.experiment
-        names = {gate for name in experiment.systems if (gate := SYSTEMS[name]().gate)} | {PAPER}
         layers = {name: MemoryDecisionLayer.from_preset(name) for name in sorted(names)}
         if given is None:
-            self.gates = {PAPER: _gate_identity(bare)}
-            jobs = self._jobs(CALIBRATING, (0,), questions, split.calibration, {PAPER: bare})
-            self._answer(jobs, "calibrating")
-            self.calibrating = [job.key for job in jobs]
-            kept = {record["key"]: record for record in self.files.answers.records}
-            missing = [key for key in self.calibrating if key not in kept]
-            if missing:
-                why = f"; most often: {self.failed.most_common(1)[0][0]}" if self.failed else ""
-                raise IncompleteCalibrationError(
-                    f"{len(missing)} of {len(jobs)} answers of the calibration split are missing, run again{why}"
-                )
-            outcomes = [kept[key] for key in self.calibrating]
             for name, layer in layers.items():
                 fitted = fit_calibration(outcomes, layer, name=f"{self.data}-{name}")
                 fitted.save(self.path / f"calibration-{name}-{experiment.label}.json")
@@ -259,7 +292,7 @@ class _Run:
 
     def _jobs(
         self,
-        systems: Sequence[str],
+        systems: Sequence[System],
         seeds: Sequence[int],
         pool: Sequence[Question],
         questions: Sequence[Question],
@@ -269,12 +302,10 @@ class _Run:
         stores = build_stores(pool, questions, condition=experiment.condition, seed=experiment.store_seed)
         decided = {name: gate.records(stores, audits=False) for name, gate in gates.items()}
         jobs = []
-        for name in systems:
+        for system in systems:
             for place, question in enumerate(questions):
-                gate = SYSTEMS[name]().gate or PAPER
-                item = Item(question, stores[place], decided[gate][place])
+                item = Item(question, stores[place], decided[system.gate or PAPER][place], self.compare)
                 for seed in seeds:
-                    system = SYSTEMS[name]()
                     key = self._key(system, item, seed)
                     jobs.append(_Job(system, item, seed, key, system.answer(item)))
         return jobs
@@ -296,71 +327,89 @@ class _Run:
             self.experiment.sampling.to_dict(),
             self.scorer.identity,
             seed,
+            *([system.identity] if system.identity else []),
         )
 
     # ----------------------------------------------------------------------------------------------------- the rounds
 
     def _answer(self, jobs: list[_Job], what: str) -> None:
         """Take every job to its answer."""
-        waiting: list[tuple[_Job, Prompt]] = []
+        waiting: list[_Waiting] = []
         done: list[_Job] = []
         for job in jobs:
-            first = job.advance(None)
-            if first is None:
-                done.append(job)
-            else:
-                waiting.append((job, first))
+            self._go_on(job, job.advance(), waiting, done)
         self._keep(done)
         number = 0
+        settled: set[str] = set()  # by earlier rounds, whether now or before a kill
         while waiting:
             failures = self.failed.total()
-            waiting = self._round(waiting, f"{what}, round {number + 1}", number)
+            number += 1
+            waiting = self._round(waiting, settled, f"{what}, round {number}")
             if self.failed.total() > failures:
                 return  # the batches of the next round follow from all answers of this one
-            number += 1
 
-    def _round(self, waiting: list[tuple[_Job, Prompt]], what: str, number: int) -> list[tuple[_Job, Prompt]]:
-        """Answer one prompt of each job; those that go on, with their next."""
-        asked: dict[str, Request] = {}
-        jobs: dict[str, list[_Job]] = {}
-        for job, prompt in waiting:
-            noise = f"{job.seed}|{self.revision}|{job.item.question.id}|{prompt.digest}|{number}"
-            key = _digest(self.backend.identity, self.experiment.sampling.to_dict(), noise)
-            asked[key] = Request(noise, prompt.instruction, prompt.user)
-            jobs.setdefault(key, []).append(job)
-        ongoing: list[tuple[_Job, Prompt]] = []
-        for batch in self._batches(asked, what):
+    def _go_on(
+        self, job: _Job, prompts: list[tuple[Prompt, int]] | None, waiting: list[_Waiting], done: list[_Job]
+    ) -> None:
+        if prompts is None:
+            done.append(job)
+        else:
+            waiting.append(_Waiting(job, [self._ask(job, *asked) for asked in prompts]))
+
+    def _ask(self, job: _Job, prompt: Prompt, again: int) -> tuple[str, Request]:
+        """The request for a prompt, and its key."""
+        where = f"{self.revision}|{job.item.question.id}|{prompt.digest}"
+        if prompt.form is not None:  # filled in with what is likeliest, whatever the seed
+            return _digest(self.backend.identity, FORM_SAMPLING.to_dict(), where), Request.of(prompt, f"form|{where}")
+        noise = f"{job.seed}|{where}|{again}"
+        return _digest(self.backend.identity, self.experiment.sampling.to_dict(), noise), Request.of(prompt, noise)
+
+    def _round(self, waiting: list[_Waiting], settled: set[str], what: str) -> list[_Waiting]:
+        """Answer the prompts of each job; those that go on, with their next."""
+        asked = {key: request for one in waiting for key, request in one.requests if key not in settled}
+        needed_by: dict[str, list[_Waiting]] = {}
+        for one in waiting:
+            for key in one.missing:
+                needed_by.setdefault(key, []).append(one)
+        ongoing: list[_Waiting] = []
+        for batch in itertools.chain([sorted(needed_by.keys() & settled)], self._batches(asked, what)):
             done: list[_Job] = []
             for key in batch:
-                if (completion := self.known.get(key)) is None:
-                    continue
-                for job in jobs[key]:
-                    following = job.advance(completion)
-                    if following is None:
-                        done.append(job)
-                    else:
-                        ongoing.append((job, following))
+                for one in needed_by[key] if key in self.known else ():
+                    one.missing.discard(key)
+                    if not one.missing:
+                        found = [self.known[key] for key, _ in one.requests]
+                        self._go_on(one.job, one.job.advance(found), ongoing, done)
             self._keep(done)
+        settled.update(asked)
         return ongoing
 
     def _batches(self, asked: dict[str, Request], what: str) -> Iterator[list[str]]:
         """Answer the requests, a batch at a time: those of like length together, which wastes least on padding."""
         from tqdm import tqdm
 
-        order = sorted(asked, key=lambda key: (len(asked[key].instruction) + len(asked[key].user), key))
+        def length(key: str) -> tuple[bool, int, str]:
+            request = asked[key]
+            return request.form is not None, len(request.instruction) + len(request.user), key
+
+        order = sorted(asked, key=length)
+        free = sum(request.form is None for request in asked.values())
         size = max(1, self.backend.batch_size)
         with tqdm(total=len(order), desc=what, unit="prompt", disable=not self.progress) as bar:
-            for start in range(0, len(order), size):
-                batch = order[start : start + size]
-                if any(key not in self.known for key in batch):
-                    self._generate({key: asked[key] for key in batch})
-                bar.update(len(batch))
-                yield batch
+            for part in (order[:free], order[free:]):  # answers and forms are batches of their own
+                for start in range(0, len(part), size):
+                    batch = part[start : start + size]
+                    if any(key not in self.known for key in batch):
+                        self._generate({key: asked[key] for key in batch})
+                    bar.update(len(batch))
+                    yield batch
 
     def _generate(self, batch: dict[str, Request]) -> None:
         if not self.backend.batch_matters:
             batch = {key: request for key, request in batch.items() if key not in self.known}
-        answers = self.backend.generate(list(batch.values()), self.experiment.sampling)
+        requests = list(batch.values())
+        forms = requests[0].form is not None
+        answers = self.backend.choose(requests) if forms else self.backend.generate(requests, self.experiment.sampling)
         fresh, errors = [], []
         for (key, request), found in zip(batch.items(), answers, strict=True):
             if key in self.known:
@@ -369,7 +418,7 @@ class _Run:
                 errors.append({"key": key, "noise": request.key, "error": f"{type(found).__name__}: {found}"[:1000]})
                 continue
             self.known[key] = found
-            fresh.append({"key": key, "noise": request.key, **dataclasses.asdict(found)})
+            fresh.append({"key": key, "noise": request.key, **_plain(found)})
         self.files.completions.append(fresh)
         if errors:
             self.failed.update(error["error"] for error in errors)
@@ -406,6 +455,7 @@ class _Run:
             "scorer": self.scorer.identity,
             "system": job.system.name,
             "gate": self.gates[job.system.gate or PAPER],
+            "identity": job.system.identity,
             "model": self.backend.identity,
             "answered_by": sorted({call.model for call in calls}),
             "sampling": self.experiment.sampling.to_dict(),
@@ -447,7 +497,7 @@ class _Run:
             pass  # not known yet
         return error_floor(questions, self.encoder).to_dict()
 
-    def _describe(self, data: Any, split: Split, gates: dict[str, MemoryGate]) -> None:
+    def _describe(self, data: Any, split: Split, gates: dict[str, MemoryGate], systems: Sequence[System]) -> None:
         described = {
             "experiment": self.experiment.to_dict(),
             "label": self.experiment.label,
@@ -457,6 +507,8 @@ class _Run:
             "wording": WORDING,
             "calibration_keys": self.calibrating,
             "gates": {name: _gate_identity(gate) for name, gate in gates.items()},
+            "identities": {system.name: system.identity for system in systems},
+            "fitted": {system.name: system.description() for system in systems if system.learns},
             "sampling": self.experiment.sampling.to_dict(),
             "condition": self.experiment.condition,
             "error_floor": self._error_floor(data.questions),
@@ -510,8 +562,13 @@ def _decision(record: DecisionRecord) -> dict[str, Any]:
     return {name: plain[name] for name in _KEPT}
 
 
+def _plain(completion: Completion) -> dict[str, Any]:
+    """As it is kept; without what only the answers to forms have."""
+    return {name: value for name, value in dataclasses.asdict(completion).items() if name in _REQUIRED or value}
+
+
 def _completion(record: dict[str, Any]) -> Completion:
-    values: dict[str, Any] = {f.name: record[f.name] for f in dataclasses.fields(Completion)}
+    values: dict[str, Any] = {f.name: record[f.name] for f in dataclasses.fields(Completion) if f.name in record}
     return Completion(**{**values, "notes": tuple(record["notes"])})
 
 

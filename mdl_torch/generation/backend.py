@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from mdl_torch.generation.prompts import CUE, EXAMPLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from mdl_torch.generation.forms import Form
+    from mdl_torch.generation.prompts import Prompt
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,10 @@ class Sampling:
         return {**asdict(self), "stop": list(self.stop)}
 
 
+FORM_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_new_tokens=64)
+"""How a form is filled in where it is read from text: with what is likeliest."""
+
+
 @dataclass(frozen=True)
 class Request:
     """One prompt.
@@ -59,11 +68,28 @@ class Request:
             get the same answer.
         instruction: What the model is to do; the system turn of a chat.
         user: What it is asked, memories included; the user's turn.
+        example: What shows a base model, which gets one text instead of turns, the form of the answer.
+        cue: What a base model goes on from.
+        form: What the answer fills in, where it is given to ``Backend.choose``.
     """
 
     key: str
     instruction: str
     user: str
+    example: str = EXAMPLE
+    cue: str = CUE
+    form: Form | None = None
+
+    @classmethod
+    def of(cls, prompt: Prompt, key: str) -> Self:
+        """The request that asks a prompt.
+
+        Example:
+            >>> from mdl_torch.generation.prompts import ask
+            >>> Request.of(ask("What is tea?"), "0:tea").user
+            'Question: What is tea?'
+        """
+        return cls(key, prompt.instruction, prompt.user, prompt.example, prompt.cue, prompt.form)
 
 
 @dataclass(frozen=True)
@@ -78,6 +104,8 @@ class Completion:
         seconds: From sending to having it; of a batch, its share.
         model: What the backend says has answered.
         notes: Anything that was not as asked, in words: a parameter the server ignored, thinking that was cut out.
+        choices: The label of each field of the request's form; None where the answer does not give one.
+        probabilities: Of the labels of each field, where the model's likelihoods can be had; they sum to 1.
     """
 
     text: str
@@ -87,6 +115,8 @@ class Completion:
     seconds: float
     model: str
     notes: tuple[str, ...] = ()
+    choices: dict[str, str | None] = field(default_factory=dict)
+    probabilities: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 class Backend(ABC):
@@ -118,8 +148,32 @@ class Backend(ABC):
             OSError: Nothing can be answered: the model is not there, the server cannot be reached at all.
         """
 
+    def choose(self, requests: Sequence[Request]) -> list[Completion | Exception]:
+        """Fill in the forms of a batch, in order; the error of a request stands in its place.
+
+        A backend that cannot see likelihoods lets the model write, with ``FORM_SAMPLING``, and reads the labels from
+        the text. A field that the text does not fill in is None: nothing is guessed.
+
+        Raises:
+            OSError: As ``generate``.
+            ValueError: A request has no form.
+        """
+        forms = [required_form(request) for request in requests]
+        answers = self.generate(requests, FORM_SAMPLING)
+        return [
+            found if isinstance(found, Exception) else replace(found, choices=form.read(found.text))
+            for found, form in zip(answers, forms, strict=True)
+        ]
+
     def close(self) -> None:  # noqa: B027 - there may be nothing to give back
         """Give back what the backend holds; it is not used afterwards."""
+
+
+def required_form(request: Request) -> Form:
+    """The form of a request that has to have one."""
+    if request.form is None:
+        raise ValueError(f"request {request.key!r} must have a form to fill in")
+    return request.form
 
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:

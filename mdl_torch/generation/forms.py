@@ -1,0 +1,111 @@
+"""Answers that fill in a form: a field or more, each with one of a few labels (grades, verdicts, reflection tokens)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing to be said.
+
+    Attributes:
+        name: What it is called in the answer.
+        labels: What it can be, two or more.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    r"""What an answer has to say, on one line: a bare label, or, of several fields, ``NAME: label; NAME: label``.
+
+    Attributes:
+        fields: In the order in which they are filled in: what stands before is read with what follows.
+
+    Raises:
+        ValueError: There is no field, two are alike, or a field has fewer than two labels, or two alike.
+
+    Example:
+        >>> form = Form((Field("ISREL", ("Relevant", "Irrelevant")), Field("ISUSE", ("2", "1"))))
+        >>> form.line({"ISREL": "Relevant", "ISUSE": "2"})
+        'ISREL: Relevant; ISUSE: 2'
+        >>> form.read("**ISREL:** irrelevant\nISUSE - not much")
+        {'ISREL': 'Irrelevant', 'ISUSE': None}
+    """
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        names = [_plain(field.name) for field in self.fields]
+        if not names or len(set(names)) < len(names) or not all(names):
+            raise ValueError(f"fields must be one or more, each with a name of its own, got {self.fields}")
+        for field in self.fields:
+            labels = {_plain(label) for label in field.labels}
+            if len(labels) < 2 or len(labels) < len(field.labels) or "" in labels:
+                raise ValueError(f"labels of {field.name} must be two or more, each once, got {field.labels}")
+
+    def line(self, values: Mapping[str, str]) -> str:
+        """The form filled in, as a model is to say it."""
+        if len(self.fields) == 1:
+            return values[self.fields[0].name]
+        return "; ".join(f"{field.name}: {values[field.name]}" for field in self.fields)
+
+    def before(self, values: Mapping[str, str], field: Field) -> str:
+        """What stands before the label of a field whose predecessors are filled in; nothing before a bare label.
+
+        Example:
+            >>> form = Form((Field("A", ("x", "y")), Field("B", ("1", "2"))))
+            >>> form.before({"A": "x"}, form.fields[1])
+            'A: x; B:'
+        """
+        if len(self.fields) == 1:
+            return ""
+        said = (f"{one.name}: {values[one.name]}; " for one in self.fields[: self.fields.index(field)])
+        return f"{''.join(said)}{field.name}:"
+
+    def read(self, text: str) -> dict[str, str | None]:
+        """The labels that a text gives; None for a field that it does not fill in, or not clearly.
+
+        Nothing is guessed: a value has to be a label and nothing else, in any case and with any punctuation around it,
+        and a field that is filled in twice with different labels is not filled in. Of a form of one field the name may
+        be left out if the first line holds nothing but the label, and no later line another.
+
+        Args:
+            text: What a model said.
+        """
+        parts = [part for part in re.split(r"[;\n]", text) if re.search(r"\w", part)]
+        found = {field.name: _label(field, parts) for field in self.fields}
+        only = self.fields[0]
+        if len(self.fields) == 1 and parts and not any(_value(only, part) is not None for part in parts):
+            said = [label for part in parts if (label := _matching(only, part)) is not None]
+            if _matching(only, parts[0]) is not None and len(set(said)) == 1:
+                found[only.name] = said[0]
+        return found
+
+
+def _value(field: Field, part: str) -> str | None:
+    """What a part of an answer says of a field; None if it is not about it."""
+    match = re.match(rf"\W*{re.escape(field.name)}\W*?[:=\-–]\W*(.*)", part, re.IGNORECASE)
+    return None if match is None else match[1]
+
+
+def _label(field: Field, parts: list[str]) -> str | None:
+    labels = {_matching(field, value) for part in parts if (value := _value(field, part)) is not None}
+    return labels.pop() if len(labels) == 1 else None
+
+
+def _matching(field: Field, value: str) -> str | None:
+    return next((label for label in field.labels if _plain(label) == _plain(value)), None)
+
+
+def _plain(text: str) -> str:
+    """Words alone, in lower case."""
+    return " ".join(re.findall(r"\w+", text.lower()))
