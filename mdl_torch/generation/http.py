@@ -418,7 +418,7 @@ class HttpBackend(Backend):
         if self._send_seed:
             common["seed"] = request_seed(request.key)
         if self._api == "completions":
-            prompt = completion_text(request.instruction, request.user)
+            prompt = completion_text(request.instruction, request.user, request.example, request.cue)
             return self._client.completions.with_raw_response.create(prompt=prompt, **common).http_response.text
         turns = [("system", request.instruction), ("user", request.user)]
         messages: Any = [{"role": role, "content": content} for role, content in turns if content]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import inspect
+import itertools
 import re
 import time
 from dataclasses import dataclass, field
@@ -12,16 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from mdl_torch.generation.backend import Backend, Completion, cut_at_stop
+from mdl_torch.generation.backend import Backend, Completion, cut_at_stop, required_form
 from mdl_torch.generation.draws import draw, keyed_uniform
-from mdl_torch.generation.prompts import COMPLETION_STOP, completion_text
+from mdl_torch.generation.prompts import COMPLETION_STOP, CUE, EXAMPLE, completion_text
 from mdl_torch.generation.thinking import strip_thinking
 from mdl_torch.generation.weights import locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mdl_torch.generation.backend import Request, Sampling
+    from mdl_torch.generation.forms import Field, Form
 
 Template = Literal["auto", "chat", "completion"]
 
@@ -36,12 +39,20 @@ class _Row:
 
     place: int
     key: str
+    text: str
     prompt: list[int]
-    opened: bool
     notes: tuple[str, ...]
+    form: Form | None = None
     tokens: list[int] = field(default_factory=list)
+    values: dict[str, str] = field(default_factory=dict)
+    probabilities: dict[str, dict[str, float]] = field(default_factory=dict)
     finish: str = ""
     error: Exception | None = None
+
+    @property
+    def opened(self) -> bool:
+        """Whether the prompt has begun a block of thinking."""
+        return self.text.rstrip().endswith(_OPENS_THINKING)
 
 
 class LocalBackend(Backend):
@@ -55,6 +66,9 @@ class LocalBackend(Backend):
     the template has a switch for it; one whose template knows no system turn gets both in one. A base model gets the
     one-shot prompt of ``prompts.completion_text`` and stops at the end of its line. Text that spells one of the model's
     control tokens is taken apart with a space, and the answer has a note of it.
+
+    **Forms** are not written but read from likelihoods: log P(label | prompt, labels before it), the sum over the
+    label's tokens. The likeliest label is taken, and ``probabilities`` are the labels' likelihoods over their sum.
 
     **Sampling** is what was asked for: temperature, then top-p. Filters that a model's own generation settings add
     (Gemma's top-k of 64) are not applied.
@@ -103,7 +117,7 @@ class LocalBackend(Backend):
         parameters = inspect.signature(model.forward).parameters
         # Older versions of transformers call it past_key_values, newer ones warn of that.
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._keeps_last = "logits_to_keep" in parameters
 
     @classmethod
     def from_pretrained(
@@ -175,22 +189,49 @@ class LocalBackend(Backend):
         Raises:
             OSError: The machine has too little memory for the batch.
         """
+        return self._in_batches(
+            requests,
+            sampling.max_new_tokens,
+            lambda rows: self._answer(rows, sampling),
+            lambda row, seconds: self._completion(row, sampling, seconds),
+        )
+
+    def choose(self, requests: Sequence[Request]) -> list[Completion | Exception]:
+        """Fill in forms by the likelihood of their labels; see ``Backend.choose``.
+
+        Raises:
+            OSError: The machine has too little memory for the batch.
+            ValueError: A request has no form.
+        """
+        for request in requests:
+            required_form(request)
+        return self._in_batches(requests, 0, self._fill_in, self._filled)
+
+    def _in_batches(
+        self,
+        requests: Sequence[Request],
+        reserve: int,
+        work: Callable[[list[_Row]], None],
+        result: Callable[[_Row, float], Completion],
+    ) -> list[Completion | Exception]:
+        """What becomes of each request, in order; those of like length are worked on together."""
         results: list[Completion | Exception | None] = [None] * len(requests)
         rows = []
         for place, request in enumerate(requests):
             try:
-                rows.append(self._row(place, request, sampling))
+                rows.append(self._row(place, request, reserve))
             except Exception as error:  # whatever a template or a tokenizer makes of this text is about this text
                 results[place] = error
         rows.sort(key=lambda row: len(row.prompt))
         for start in range(0, len(rows), self.batch_size):
             batch = rows[start : start + self.batch_size]
             began = time.perf_counter()
-            self._answer(batch, sampling)
+            with self._memory_checked(batch):
+                work(batch)
             seconds = (time.perf_counter() - began) / len(batch)
             for row in batch:
-                results[row.place] = row.error or self._completion(row, sampling, seconds)
-        return [result for result in results if result is not None]
+                results[row.place] = row.error or result(row, seconds)
+        return [found for found in results if found is not None]
 
     def close(self) -> None:
         """Frees the model's memory."""
@@ -198,51 +239,42 @@ class LocalBackend(Backend):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def prompt_text(self, instruction: str, user: str) -> str:
+    def prompt_text(self, instruction: str, user: str, example: str = EXAMPLE, cue: str = CUE) -> str:
         """The prompt as the model reads it, control tokens included but for what the tokenizer puts before a text."""
         if not self._chat:
-            return completion_text(instruction, user)
+            return completion_text(instruction, user, example, cue)
         system = [{"role": "system", "content": instruction}] if self._has_system_turn else []
         asked = user if self._has_system_turn else f"{instruction}\n\n{user}"
         return self._render([*system, {"role": "user", "content": asked}])
 
-    def _row(self, place: int, request: Request, sampling: Sampling) -> _Row:
+    def _row(self, place: int, request: Request, reserve: int) -> _Row:
+        """The request in tokens, if it fits the context together with ``reserve`` more."""
         instruction, user = (self._control.sub(_taken_apart, text) for text in (request.instruction, request.user))
         changed = (instruction, user) != (request.instruction, request.user)
-        text = self.prompt_text(instruction, user)
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=not self._chat, verbose=False)["input_ids"]
-        needed = len(tokens) + sampling.max_new_tokens
+        text = self.prompt_text(instruction, user, request.example, request.cue)
+        tokens = self._tokens(text)
         if not tokens:
             raise ValueError("prompt must not be empty")
-        if self._context is not None and needed > self._context:
+        self._check_length(len(tokens), reserve)
+        notes = ("control tokens in the prompt were taken apart",) if changed else ()
+        return _Row(place, request.key, text, tokens, notes, request.form)
+
+    def _tokens(self, text: str) -> list[int]:
+        tokens: list[int] = self._tokenizer(text, add_special_tokens=not self._chat, verbose=False)["input_ids"]
+        return tokens
+
+    def _check_length(self, prompt: int, reserve: int) -> None:
+        if self._context is not None and prompt + reserve > self._context:
             raise ValueError(
-                f"prompt of {len(tokens)} tokens and an answer of up to {sampling.max_new_tokens} do not fit "
+                f"prompt of {prompt} tokens and an answer of up to {reserve} do not fit "
                 f"the context of {self._name}, {self._context} tokens"
             )
-        notes = ("control tokens in the prompt were taken apart",) if changed else ()
-        return _Row(place, request.key, tokens, text.rstrip().endswith(_OPENS_THINKING), notes)
 
-    @torch.inference_mode()
-    def _answer(self, rows: list[_Row], sampling: Sampling) -> None:
-        """Draw the tokens of all rows, one forward a step; rows that are done leave the batch."""
+    @contextlib.contextmanager
+    def _memory_checked(self, rows: list[_Row]) -> Iterator[None]:
+        """Says what to do where memory runs out."""
         try:
-            for logits, active in self._steps(rows, sampling):
-                broken = logits.isnan().any(-1).tolist()
-                noise = [keyed_uniform(row.key, len(row.tokens)) for row in active]
-                drawn = draw(logits, noise, temperature=sampling.temperature, top_p=sampling.top_p).tolist()
-                for row, token, is_nan in zip(active, drawn, broken, strict=True):
-                    if is_nan:
-                        row.error = FloatingPointError(
-                            f"logits are NaN in {self._model.dtype}; try bfloat16 or float32"
-                        )
-                    elif token in self._ends:
-                        row.finish = "stop"
-                    else:
-                        row.tokens.append(token)
-                        if self._stopped(row, sampling):
-                            row.finish = "stop"
-                        elif len(row.tokens) == sampling.max_new_tokens:
-                            row.finish = "length"
+            yield
         except (MemoryError, RuntimeError) as error:
             if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
                 raise OSError(
@@ -252,16 +284,36 @@ class LocalBackend(Backend):
                 ) from error
             raise
 
-    def _steps(self, rows: list[_Row], sampling: Sampling) -> Iterator[tuple[torch.Tensor, list[_Row]]]:
+    # ------------------------------------------------------------------------------------------------------- answers
+
+    @torch.inference_mode()
+    def _answer(self, rows: list[_Row], sampling: Sampling) -> None:
+        """Draw the tokens of all rows, one forward a step; rows that are done leave the batch."""
+        for logits, active in self._steps(rows):
+            broken = logits.isnan().any(-1).tolist()
+            noise = [keyed_uniform(row.key, len(row.tokens)) for row in active]
+            drawn = draw(logits, noise, temperature=sampling.temperature, top_p=sampling.top_p).tolist()
+            for row, token, is_nan in zip(active, drawn, broken, strict=True):
+                if is_nan:
+                    row.error = self._not_a_number()
+                elif token in self._ends:
+                    row.finish = "stop"
+                else:
+                    row.tokens.append(token)
+                    if self._stopped(row, sampling):
+                        row.finish = "stop"
+                    elif len(row.tokens) == sampling.max_new_tokens:
+                        row.finish = "length"
+
+    def _not_a_number(self) -> FloatingPointError:
+        return FloatingPointError(f"logits are NaN in {self._model.dtype}; try bfloat16 or float32")
+
+    def _steps(self, rows: list[_Row]) -> Iterator[tuple[torch.Tensor, list[_Row]]]:
         """Next-token logits ``(B, V)`` and the rows they are of, until all rows are done."""
         from transformers import DynamicCache
 
         device = self._model.device
-        width = max(len(row.prompt) for row in rows)
-        pad = self._tokenizer.pad_token_id or 0
-        ids = torch.tensor([[pad] * (width - len(row.prompt)) + row.prompt for row in rows], device=device)
-        mask = torch.tensor([[0] * (width - len(row.prompt)) + [1] * len(row.prompt) for row in rows], device=device)
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        ids, mask, positions = self._padded([row.prompt for row in rows])
         cache = DynamicCache(config=self._model.config)
         active = list(rows)
         while True:
@@ -271,7 +323,7 @@ class LocalBackend(Backend):
                 position_ids=positions,
                 use_cache=True,
                 **{self._cache_argument: cache},
-                **self._last_only,
+                **self._keep(1),
             )
             yield out.logits[:, -1], active
             kept = [place for place, row in enumerate(active) if not row.finish and row.error is None]
@@ -286,6 +338,19 @@ class LocalBackend(Backend):
             mask = torch.cat([mask, mask.new_ones(len(active), 1)], dim=-1)
             positions = positions[:, -1:] + 1
 
+    def _padded(self, sequences: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Token ids, mask and positions ``(B, T)``, padded on the left."""
+        width = max(map(len, sequences))
+        pad = self._tokenizer.pad_token_id or 0
+        ids = [[pad] * (width - len(one)) + list(one) for one in sequences]
+        real = [[0] * (width - len(one)) + [1] * len(one) for one in sequences]
+        mask = torch.tensor(real, device=self._model.device)
+        return torch.tensor(ids, device=self._model.device), mask, (mask.cumsum(-1) - 1).clamp(min=0)
+
+    def _keep(self, last: int) -> dict[str, int]:
+        """The argument that saves logits of other places than the last few, for models that know it."""
+        return {"logits_to_keep": last} if self._keeps_last else {}
+
     def _completion(self, row: _Row, sampling: Sampling, seconds: float) -> Completion:
         text, thought = self._visible(row)
         return Completion(
@@ -297,6 +362,88 @@ class LocalBackend(Backend):
             model=self._name,
             notes=(*row.notes, "thinking was cut out") if thought else row.notes,
         )
+
+    # --------------------------------------------------------------------------------------------------------- forms
+
+    @torch.inference_mode()
+    def _fill_in(self, rows: list[_Row]) -> None:
+        """Fill in the forms of all rows, a field at a time: what stands before is read with what follows."""
+        for number in range(max(len(row.form.fields) for row in rows if row.form)):
+            asked = []
+            for row in rows:
+                assert row.form is not None
+                if row.error is None and number < len(row.form.fields):
+                    field = row.form.fields[number]
+                    try:
+                        asked.append((row, field, self._spelled(row, field)))
+                    except ValueError as error:
+                        row.error = error
+            scores = iter(self._log_likelihoods([one for _, _, spelled in asked for one in spelled]))
+            for row, field, _ in asked:
+                found = torch.tensor([next(scores) for _ in field.labels], dtype=torch.float64)
+                if found.isnan().any():
+                    row.error = self._not_a_number()
+                    continue
+                row.values[field.name] = field.labels[int(found.argmax())]
+                row.probabilities[field.name] = dict(zip(field.labels, found.softmax(-1).tolist(), strict=True))
+
+    def _spelled(self, row: _Row, field: Field) -> list[tuple[list[int], int]]:
+        """Prompt and reply up to each label of a field, in tokens, and where they part from what stands before it."""
+        assert row.form is not None
+        before = row.form.before(row.values, field)
+        space = "" if self._chat else " "  # a turn begins with a word, a base model goes on after its cue
+        context = row.text + (space + before if before else "")
+        label_space = " " if before else space
+        tokens = [self._tokens(context + label_space + label) for label in field.labels]
+        common = _common_prefix([self._tokens(context), *tokens])
+        self._check_length(len(row.prompt), max(map(len, tokens)) - len(row.prompt))
+        return [(one, max(1, common)) for one in tokens]
+
+    def _log_likelihoods(self, sequences: Sequence[tuple[list[int], int]]) -> list[float]:
+        """Σ log p of the tokens of each sequence from a place on, given those before.
+
+        The last token is never read, so that sequences which differ in it alone, as labels of one token do, share a
+        place in the batch.
+        """
+        users: dict[tuple[int, ...], list[int]] = {}
+        for place, (tokens, _) in enumerate(sequences):
+            users.setdefault(tuple(tokens[:-1]), []).append(place)
+        found = [0.0] * len(sequences)
+        inputs = sorted(users, key=len)
+        for first in range(0, len(inputs), self.batch_size):
+            batch = inputs[first : first + self.batch_size]
+            places = [(row, place) for row, one in enumerate(batch) for place in users[one]]
+            last = max(len(sequences[place][0]) - sequences[place][1] for _, place in places)
+            ids, mask, positions = self._padded(batch)
+            out = self._model(
+                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **self._keep(last)
+            )
+            logits = out.logits[:, -last:]
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            totals = logits.logsumexp(-1)
+            for row, place in places:
+                tokens, start = sequences[place]
+                said = torch.tensor(tokens[start:], device=logits.device)
+                scored = logits[row, -len(said) :].gather(-1, said[:, None])[:, 0] - totals[row, -len(said) :]
+                found[place] = float(scored.double().sum())
+        return found
+
+    def _filled(self, row: _Row, seconds: float) -> Completion:
+        assert row.form is not None
+        line = row.form.line(row.values)
+        return Completion(
+            text=line,
+            finish="stop",
+            prompt_tokens=len(row.prompt),
+            completion_tokens=len(self._tokenizer(line, add_special_tokens=False)["input_ids"]),
+            seconds=seconds,
+            model=self._name,
+            notes=row.notes,
+            choices=dict(row.values),
+            probabilities=row.probabilities,
+        )
+
+    # ------------------------------------------------------------------------------------------------ text and tokens
 
     def _stops(self, sampling: Sampling) -> tuple[str, ...]:
         return sampling.stop if self._chat else (*sampling.stop, COMPLETION_STOP)
@@ -339,6 +486,12 @@ class LocalBackend(Backend):
             known = self._tokenizer.get_added_vocab()
             ends |= {known.get(token) for token in _END_OF_TURN}
         return frozenset(end for end in ends if end is not None)
+
+
+def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+    """How many tokens all sequences begin with."""
+    together = itertools.takewhile(lambda column: len(set(column)) == 1, zip(*sequences, strict=False))
+    return sum(1 for _ in together)
 
 
 def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
