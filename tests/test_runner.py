@@ -18,6 +18,7 @@ from mdl_torch.errors import CalibrationMismatchError
 from mdl_torch.evaluation.experiment import Experiment
 from mdl_torch.evaluation.fitting import calibration_records
 from mdl_torch.evaluation.journal import DirectoryInUseError, DirectoryLock
+from mdl_torch.evaluation.results import read_run
 from mdl_torch.evaluation.runner import IncompleteCalibrationError, run
 from mdl_torch.evaluation.systems.base import ABSTENTION
 from mdl_torch.generation.backend import Backend, Completion, Sampling
@@ -542,3 +543,50 @@ def test_a_failed_grade_is_asked_again(data, tmp_path):
     run(this, tmp_path / "whole", Corrector())
     first, second = (sorted(records(tmp_path / name), key=lambda r: r["key"]) for name in ("run", "whole"))
     assert first == second
+
+
+LEARNED = ("lr", "mlp", "xgboost", "tree", "rule", "majority_class")
+
+
+def test_controllers_learn_from_the_calibration_split_alone(data, tmp_path):
+    """Adopting asks what B2 asks, rejecting what B1 does; nothing new is asked, and what was learned is on record."""
+    backend = Echo()
+    this = experiment(data, systems=("b1", "b2", *LEARNED))
+    assert run(this, tmp_path / "run", backend).complete
+    assert len(backend.asked) == 2 * (8 + 10)
+    described = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    split = [
+        record for record in records(tmp_path / "run") if record["question_id"] in described["calibration_questions"]
+    ]
+    adopted = sum(record["oracle"] == "adopt" for record in split) / len(split)
+    for name in LEARNED:
+        assert described["fitted"][name]["rows"] == len(split) == 16
+        assert described["fitted"][name]["share of adopt"] == pytest.approx(adopted)
+    found = evaluated(tmp_path / "run")
+    texts = {(r["system"], r["question_id"]): r["answer"] for r in found}
+    for record in found:
+        if record["system"] in LEARNED:
+            like = "b2" if record["notes"]["decision"] == "adopt" else "b1"
+            assert record["answer"] == texts[like, record["question_id"]]
+            assert record["injected"] == (like == "b2")
+            assert record["identity"] == described["identities"][record["system"]]
+    majority = {record["notes"]["probability"] for record in found if record["system"] == "majority_class"}
+    assert majority == {round(adopted, 6)}
+
+
+def test_controllers_learn_beside_a_given_calibration(data, tmp_path):
+    """The gate's calibration is given; the split is drawn all the same, for the controllers."""
+    run(experiment(data, calibration="reference", systems=("b3", "lr")), tmp_path / "run", Echo())
+    described = json.loads((tmp_path / "run" / "experiment.json").read_text())
+    assert len(described["calibration_questions"]) == 8
+    assert "reference" in described["gates"]["paper"]["calibration"]
+    assert len(calibration_records(tmp_path / "run")) == 16
+
+
+def test_another_fit_has_records_of_its_own(data, tmp_path):
+    """Other answers of the split make another controller, and its answers do not pass for the first one's."""
+    run(experiment(data, systems=("tree",)), tmp_path / "run", Echo())
+    done = run(experiment(data, systems=("tree",), calibration_questions=6), tmp_path / "run", Echo())
+    assert (done.complete, done.new) == (True, 10)
+    assert len({record["identity"] for record in records(tmp_path / "run") if record["system"] == "tree"}) == 2
+    assert len(read_run(tmp_path / "run").records) == 10

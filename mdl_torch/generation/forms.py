@@ -81,7 +81,9 @@ class Form:
         Args:
             text: What a model said.
         """
-        parts = [part for part in re.split(r"[;\n]", text) if re.search(r"\w", part)]
+        names = "|".join(re.escape(field.name) for field in self.fields)
+        pieces = re.split(rf"[;\n]|(?=\b(?:{names})\W{{0,4}}[:=])", text, flags=re.IGNORECASE)
+        parts = [piece for piece in pieces if re.search(r"\w", piece)]
         found = {field.name: _label(field, parts) for field in self.fields}
         only = self.fields[0]
         if len(self.fields) == 1 and parts and not any(_value(only, part) is not None for part in parts):
@@ -93,7 +95,7 @@ class Form:
 
 def _value(field: Field, part: str) -> str | None:
     """What a part of an answer says of a field; None if it is not about it."""
-    match = re.match(rf"\W*{re.escape(field.name)}\W*?[:=\-–]\W*(.*)", part, re.IGNORECASE)
+    match = re.match(rf"\W*{re.escape(field.name)}\W{{0,4}}?[:=\-–]\W*(.*)", part, re.IGNORECASE)
     return None if match is None else match[1]
 
 

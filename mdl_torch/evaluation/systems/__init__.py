@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from mdl_torch.evaluation.controllers import CONTROLLERS
 from mdl_torch.evaluation.systems.consensus import IsolatedVote, LargestCluster
 from mdl_torch.evaluation.systems.crag import CRAG
+from mdl_torch.evaluation.systems.learned import LearnedDecision
 from mdl_torch.evaluation.systems.plain import AlwaysAbstain, MemoryDecision, NoMemory, StandardRAG
 from mdl_torch.evaluation.systems.self_rag import SelfRAG
 
@@ -26,5 +29,6 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     "self_rag": SelfRAG,
     "largest_cluster": LargestCluster,
     "isolated_vote": IsolatedVote,
+    **{name: functools.partial(LearnedDecision, name) for name in CONTROLLERS},
 }
 """See CONTRIBUTING.md for how to add one."""
