@@ -197,7 +197,8 @@ def test_a_store_that_was_empty_has_two_answers_without_memories():
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_the_description_accounts_for_the_fit(name):
     records = split(40)[1]
-    found = LearnedDecision(name).fit(records).description()
+    fitted = LearnedDecision(name).fit(records)
+    found = fitted.description()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     labels = [(one["outcome"] != "hallucination") == (one["system"] == "b2") for one in records]
     assert (found["controller"], found["rows"], found["left out"]) == (name, 80, 0)
@@ -208,7 +209,7 @@ def test_the_description_accounts_for_the_fit(name):
     if name == "majority_class":
         assert found["agreement with the oracle"] == round(max(np.mean(labels), 1 - np.mean(labels)), 4)
     found["learned"].clear()
-    assert LearnedDecision(name).fit(records).description()["learned"]
+    assert fitted.description()["learned"], "what it hands out is a copy"
 
 
 def test_what_the_rule_and_the_regression_learned_is_said():
