@@ -109,7 +109,7 @@ def test_tokens_and_time_are_counted(backend):
 def test_the_prompt_is_that_of_its_example_and_cue(backend):
     """Another example is another prompt to a base model, and is none of a chat's."""
     first, second = backend.choose([REQUESTS[0], replace(REQUESTS[0], example="Other.\n\n")])
-    assert (first.probabilities == second.probabilities) == backend._chat
+    assert (second.probabilities["Verdict"] == pytest.approx(first.probabilities["Verdict"])) == backend._chat
     plain, shown = backend.generate(
         [Request("k", "Answer.", "tea"), Request("k", "Answer.", "tea", example="", cue="?")],
         Sampling(temperature=0, max_new_tokens=8),
@@ -134,7 +134,7 @@ class Deaf(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.dtype, self.device, self.seen = torch.float32, torch.device("cpu"), []
 
-    def forward(self, input_ids, attention_mask, position_ids, use_cache):
+    def forward(self, input_ids, attention_mask, position_ids, cache, use_cache):
         if isinstance(self.logit, Exception):
             raise self.logit
         self.seen.append(tuple(input_ids.shape))
@@ -159,18 +159,27 @@ def test_labels_that_differ_in_their_last_token_share_a_place():
     model = Deaf()
     form = Form((Field("V", ("1", "2", "3", "4")),))
     LocalBackend(model, tiny_tokenizer(), "deaf", batch_size=8).choose([request("tea", form), request("ice", form)])
-    assert [shape[0] for shape in model.seen] == [2]
+    assert model.seen[1:] == [(2, 2)]  # the prompt's last letter and the space before the label; the rest was read once
 
 
 def test_a_pass_holds_no_more_than_a_batch():
     model = Deaf()
     form = Form((Field("V", ("one", "two", "six", "ten")),))
     LocalBackend(model, tiny_tokenizer(), "deaf", batch_size=2).choose([request("tea", form), request("ice", form)])
-    assert max(shape[0] for shape in model.seen) == 2
+    assert [rows for rows, _ in model.seen] == [2, 2, 2, 2, 2]  # two prompts, then eight labels
 
 
-def test_nan_is_an_error_and_no_grade():
-    (error,) = LocalBackend(Deaf(float("nan")), tiny_tokenizer(), "deaf").choose(REQUESTS[:1])
+def test_a_turn_that_opens_with_thinking_is_graded_after_it(model):
+    """The labels are an answer, not a thought."""
+    templates = [CHAT.replace("model\n", f"model\n{block}") for block in ("<think>\n", "<think>\n\n</think>\n\n")]
+    backends = [LocalBackend(model, tiny_tokenizer(template), "tiny") for template in templates]
+    found = [backend.choose(REQUESTS[:1])[0].probabilities["Verdict"] for backend in backends]
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("logit", [float("nan"), float("-inf")])
+def test_what_is_no_likelihood_is_an_error_and_no_grade(logit):
+    (error,) = LocalBackend(Deaf(logit), tiny_tokenizer(), "deaf").choose(REQUESTS[:1])
     assert isinstance(error, FloatingPointError)
     assert "logits are NaN in torch.float32" in str(error)
 

@@ -31,7 +31,8 @@ class Form:
         fields: In the order in which they are filled in: what stands before is read with what follows.
 
     Raises:
-        ValueError: There is no field, two are alike, or a field has fewer than two labels, or two alike.
+        ValueError: There is no field, two are alike, one's name ends with another's, a field has fewer than two labels,
+            or two alike, or a name or label holds more than words and blanks.
 
     Example:
         >>> form = Form((Field("ISREL", ("Relevant", "Irrelevant")), Field("ISUSE", ("2", "1"))))
@@ -47,10 +48,14 @@ class Form:
         names = [_plain(field.name) for field in self.fields]
         if not names or len(set(names)) < len(names) or not all(names):
             raise ValueError(f"fields must be one or more, each with a name of its own, got {self.fields}")
+        if any(one != other and one.endswith(f" {other}") for one in names for other in names):
+            raise ValueError(f"names of fields must not end with one another, got {self.fields}")
         for field in self.fields:
             labels = {_plain(label) for label in field.labels}
             if len(labels) < 2 or len(labels) < len(field.labels) or "" in labels:
                 raise ValueError(f"labels of {field.name} must be two or more, each once, got {field.labels}")
+            if not all(re.fullmatch(r"\w+(?: +\w+)*", text) for text in (field.name, *field.labels)):
+                raise ValueError(f"name and labels must be words and blanks, got {field}")
 
     def line(self, values: Mapping[str, str]) -> str:
         """The form filled in, as a model is to say it."""
@@ -76,20 +81,22 @@ class Form:
 
         Nothing is guessed: a value has to be a label and nothing else, in any case and with any punctuation around it,
         and a field that is filled in twice with different labels is not filled in. Of a form of one field the name may
-        be left out if the first line holds nothing but the label, and no later line another.
+        be left out if the first line holds nothing but the label; a bare label that contradicts counts all the same.
 
         Args:
             text: What a model said.
         """
         names = "|".join(re.escape(field.name) for field in self.fields)
-        pieces = re.split(rf"[;\n]|(?=\b(?:{names})\W{{0,4}}[:=])", text, flags=re.IGNORECASE)
+        pieces = re.split(rf"[;\n]|,(?=\W*(?:{names})\W{{0,4}}[:=])", text, flags=re.IGNORECASE)
         parts = [piece for piece in pieces if re.search(r"\w", piece)]
         found = {field.name: _label(field, parts) for field in self.fields}
         only = self.fields[0]
-        if len(self.fields) == 1 and parts and not any(_value(only, part) is not None for part in parts):
-            said = [label for part in parts if (label := _matching(only, part)) is not None]
-            if _matching(only, parts[0]) is not None and len(set(said)) == 1:
-                found[only.name] = said[0]
+        if len(self.fields) == 1 and parts:
+            named = [value for part in parts if (value := _value(only, part)) is not None]
+            bare = [label for part in parts if (label := _matching(only, part)) is not None]
+            said = {*bare, *(_matching(only, value) for value in named)}
+            clear = len(said) == 1 and (named or _matching(only, parts[0]) is not None)
+            found[only.name] = said.pop() if clear else None
         return found
 
 

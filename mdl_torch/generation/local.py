@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import errno
 import hashlib
 import inspect
@@ -10,7 +11,7 @@ import itertools
 import re
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from mdl_torch.generation.backend import Request, Sampling
-    from mdl_torch.generation.forms import Field, Form
+    from mdl_torch.generation.forms import Form
 
 Template = Literal["auto", "chat", "completion"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 _END_OF_TURN = ("<end_of_turn>", "<turn|>", "<|im_end|>", "<|eot_id|>", "<|end|>")
-_OPENS_THINKING = ("<think>", "<thinking>", "<thought>")
+_OPEN_THINKING = re.compile(r"<(think|thinking|thought)>\s*\Z")
 
 
 @dataclass
@@ -52,7 +53,16 @@ class _Row:
     @property
     def opened(self) -> bool:
         """Whether the prompt has begun a block of thinking."""
-        return self.text.rstrip().endswith(_OPENS_THINKING)
+        return _OPEN_THINKING.search(self.text) is not None
+
+
+class _Label(NamedTuple):
+    """A label of a field to be scored: of which row, and its tokens from ``start`` on, ``read`` being in the cache."""
+
+    row: int
+    read: int
+    start: int
+    tokens: list[int]
 
 
 class LocalBackend(Backend):
@@ -367,64 +377,102 @@ class LocalBackend(Backend):
 
     @torch.inference_mode()
     def _fill_in(self, rows: list[_Row]) -> None:
-        """Fill in the forms of all rows, a field at a time: what stands before is read with what follows."""
+        """Fill in the forms of all rows, a field at a time; the prompts are read once, for all fields."""
+        spelled = {row.place: self._spelled(row, 0) for row in rows}
+        read = [max(1, _common_prefix([row.prompt, *spelled[row.place]]) - 1) for row in rows]
+        cache, mask = self._read([row.prompt[:count] for row, count in zip(rows, read, strict=True)])
         for number in range(max(len(row.form.fields) for row in rows if row.form)):
             asked = []
-            for row in rows:
-                assert row.form is not None
-                if row.error is None and number < len(row.form.fields):
-                    field = row.form.fields[number]
+            for place, row in enumerate(rows):
+                if row.form is not None and row.error is None and number < len(row.form.fields):
+                    labels = self._spelled(row, number)
                     try:
-                        asked.append((row, field, self._spelled(row, field)))
+                        self._check_length(len(row.prompt), max(map(len, labels)) - len(row.prompt))
                     except ValueError as error:
                         row.error = error
-            scores = iter(self._log_likelihoods([one for _, _, spelled in asked for one in spelled]))
-            for row, field, _ in asked:
+                        continue
+                    before = _common_prefix([self._tokens(self._before(row, number)), *labels])
+                    asked += [_Label(place, read[place], max(read[place] + 1, before), tokens) for tokens in labels]
+            scores = iter(self._log_likelihoods(asked, cache, mask))
+            for row in (rows[place] for place in dict.fromkeys(label.row for label in asked)):
+                assert row.form is not None
+                field = row.form.fields[number]
                 found = torch.tensor([next(scores) for _ in field.labels], dtype=torch.float64)
-                if found.isnan().any():
+                if not found.max().isfinite():
                     row.error = self._not_a_number()
                     continue
                 row.values[field.name] = field.labels[int(found.argmax())]
                 row.probabilities[field.name] = dict(zip(field.labels, found.softmax(-1).tolist(), strict=True))
 
-    def _spelled(self, row: _Row, field: Field) -> list[tuple[list[int], int]]:
-        """Prompt and reply up to each label of a field, in tokens, and where they part from what stands before it."""
+    def _before(self, row: _Row, number: int) -> str:
+        """The prompt, and what the form says before the label of a field."""
         assert row.form is not None
-        before = row.form.before(row.values, field)
+        before = row.form.before(row.values, row.form.fields[number])
+        opened = _OPEN_THINKING.search(row.text)
+        closed = f"\n</{opened[1]}>\n\n" if opened else ""  # grades are not to be thoughts
         space = "" if self._chat else " "  # a turn begins with a word, a base model goes on after its cue
-        context = row.text + (space + before if before else "")
-        label_space = " " if before else space
-        tokens = [self._tokens(context + label_space + label) for label in field.labels]
-        common = _common_prefix([self._tokens(context), *tokens])
-        self._check_length(len(row.prompt), max(map(len, tokens)) - len(row.prompt))
-        return [(one, max(1, common)) for one in tokens]
+        return row.text + closed + (space + before if before else "")
 
-    def _log_likelihoods(self, sequences: Sequence[tuple[list[int], int]]) -> list[float]:
-        """Σ log p of the tokens of each sequence from a place on, given those before.
+    def _spelled(self, row: _Row, number: int) -> list[list[int]]:
+        """Prompt and reply up to each label of a field, in tokens."""
+        assert row.form is not None
+        before = self._before(row, number)
+        bare = len(row.form.fields) == 1
+        space = "" if bare and self._chat else " "
+        return [self._tokens(before + space + label) for label in row.form.fields[number].labels]
 
-        The last token is never read, so that sequences which differ in it alone, as labels of one token do, share a
-        place in the batch.
+    def _read(self, prompts: Sequence[Sequence[int]]) -> tuple[Any, torch.Tensor]:
+        """What a model keeps of prompts, and their mask ``(B, T)``."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache(config=self._model.config)
+        ids, mask, positions = self._padded(prompts)
+        self._model(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_argument: cache},
+            **self._keep(1),
+        )
+        return cache, mask
+
+    def _log_likelihoods(self, labels: Sequence[_Label], cache: Any, mask: torch.Tensor) -> list[float]:
+        """Σ log p of the tokens of each label, given those before.
+
+        The last token is never read, so that labels of a row which differ in it alone share a place in the batch.
         """
-        users: dict[tuple[int, ...], list[int]] = {}
-        for place, (tokens, _) in enumerate(sequences):
-            users.setdefault(tuple(tokens[:-1]), []).append(place)
-        found = [0.0] * len(sequences)
-        inputs = sorted(users, key=len)
-        for first in range(0, len(inputs), self.batch_size):
-            batch = inputs[first : first + self.batch_size]
+        users: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        for place, label in enumerate(labels):
+            users.setdefault((label.row, tuple(label.tokens[label.read : -1])), []).append(place)
+        found = [0.0] * len(labels)
+        inputs = sorted(users, key=lambda one: (len(one[1]), one))
+        for start in range(0, len(inputs), self.batch_size):
+            batch = inputs[start : start + self.batch_size]
+            rows = torch.tensor([row for row, _ in batch], device=mask.device)
+            own = copy.deepcopy(cache)
+            own.batch_select_indices(rows)
+            width = max(len(read) for _, read in batch)
+            ids = torch.tensor([[*read, *[0] * (width - len(read))] for _, read in batch], device=mask.device)
+            seen = mask[rows]
+            positions = seen.sum(-1, keepdim=True) + torch.arange(width, device=mask.device)
             places = [(row, place) for row, one in enumerate(batch) for place in users[one]]
-            last = max(len(sequences[place][0]) - sequences[place][1] for _, place in places)
-            ids, mask, positions = self._padded(batch)
-            out = self._model(
-                input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **self._keep(last)
-            )
-            logits = out.logits[:, -last:]
+            first = min(labels[place].start - labels[place].read for _, place in places) - 1
+            logits = self._model(
+                input_ids=ids,
+                attention_mask=torch.cat([seen, torch.ones_like(ids)], dim=-1),  # what is padded comes after, unseen
+                position_ids=positions,
+                use_cache=True,
+                **{self._cache_argument: own},
+                **self._keep(width - first),
+            ).logits[:, first - width :]
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             totals = logits.logsumexp(-1)
             for row, place in places:
-                tokens, start = sequences[place]
-                said = torch.tensor(tokens[start:], device=logits.device)
-                scored = logits[row, -len(said) :].gather(-1, said[:, None])[:, 0] - totals[row, -len(said) :]
+                label = labels[place]
+                said = torch.tensor(label.tokens[label.start :], device=logits.device)
+                told = slice(label.start - label.read - 1 - first, len(label.tokens) - label.read - 1 - first)
+                scored = logits[row, told].gather(-1, said[:, None])[:, 0] - totals[row, told]
                 found[place] = float(scored.double().sum())
         return found
 
