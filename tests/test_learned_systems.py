@@ -185,7 +185,7 @@ def test_other_systems_and_answers_without_a_label_are_left_out():
     ]
     fitted = LearnedDecision("lr").fit([*more, *records])
     assert fitted.identity == plain.identity
-    assert fitted.description() == {**plain.description(), "left out": 2}
+    assert fitted.description() == plain.description()
 
 
 def test_a_store_that_was_empty_has_two_answers_without_memories():
@@ -201,7 +201,7 @@ def test_the_description_accounts_for_the_fit(name):
     found = fitted.description()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     labels = [(one["outcome"] != "hallucination") == (one["system"] == "b2") for one in records]
-    assert (found["controller"], found["rows"], found["left out"]) == (name, 80, 0)
+    assert (found["controller"], found["rows"]) == (name, 80)
     assert found["share of adopt"] == round(np.mean(labels), 4)
     assert found["settings"] == CONTROLLERS[name].settings
     if name in ("tree", "rule"):  # the best there is: half of the rows that contradict each other are wrong

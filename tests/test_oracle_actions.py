@@ -15,8 +15,8 @@ from mdl_torch.evaluation.oracle import (
     REJECT,
     PairedOracle,
     agrees,
-    calibration_labels,
     injects,
+    labelled,
     oracle_action,
     oracle_adopts,
     paired_oracle,
@@ -84,7 +84,8 @@ def test_the_paired_oracle():
 def test_both_oracles_prefer_the_same_thresholds(pairs, random):
     """The two labels of a pair that makes no difference cancel; those of the others are the pair's, twice."""
     confidence = np.array([random.random() for _ in pairs])
-    rows, adopt = calibration_labels(*zip(*pairs, strict=True))
+    records, adopt = labelled(answers(pairs))
+    rows = [record["row"] for record in records]
     paired = [paired_oracle(*pair).adopt for pair in pairs]
     for row, label in enumerate(paired):
         labels = [a for r, a in zip(rows, adopt, strict=True) if r == row]
@@ -102,8 +103,32 @@ def test_both_oracles_prefer_the_same_thresholds(pairs, random):
         assert everything == fit_thresholds(confidence[telling], [paired[row] for row in telling])
 
 
-def test_empty_outputs_give_no_label():
-    rows, adopt = calibration_labels([Outcome.EMPTY, Outcome.CORRECT], [Outcome.EMPTY, Outcome.EMPTY])
-    assert (rows, adopt) == ([1], [False])
-    with pytest.raises(ValueError, match="b1 and b2 must be as many, got 1 and 0"):
-        calibration_labels([Outcome.CORRECT], [])
+def answers(pairs):
+    """Records of B1 and B2, a pair a question."""
+    return [
+        {"system": system, "row": row, "outcome": outcome.label, "injected": system == "b2"}
+        for row, pair in enumerate(pairs)
+        for system, outcome in zip(("b1", "b2"), pair, strict=True)
+    ]
+
+
+def test_what_says_nothing_is_not_learned_from():
+    """Empty outputs, answers that were not scored, and systems that follow a decision."""
+    given = answers([(Outcome.EMPTY, Outcome.EMPTY), (Outcome.CORRECT, Outcome.EMPTY)])
+    given.append({"system": "b1", "row": 2, "outcome": None, "injected": False})
+    given.append({"system": "b3", "row": 3, "outcome": "hallucination", "injected": True})
+    records, adopt = labelled(given)
+    assert ([record["row"] for record in records], adopt) == ([1], [False])
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "records must be of b1 and b2 on a calibration split, got none"),
+        (answers([(Outcome.CORRECT, Outcome.CORRECT)])[:1], "got b1"),
+        (answers([(Outcome.EMPTY, Outcome.EMPTY)]), "every answer is empty or was not scored"),
+    ],
+)
+def test_there_has_to_be_something_to_learn_from(records, message):
+    with pytest.raises(ValueError, match=message):
+        labelled(records)

@@ -18,7 +18,7 @@ from mdl_torch.calibration import (
     fit_thresholds,
 )
 from mdl_torch.certificate import SHIPPED_CERTIFICATES
-from mdl_torch.evaluation.oracle import ADOPT, oracle_action
+from mdl_torch.evaluation.oracle import labelled, signals_of
 from mdl_torch.outputs import Action
 from mdl_torch.risk import HIGH_RISK
 
@@ -51,27 +51,20 @@ def fit_calibration(
     Raises:
         ValueError: There are no records of B1 and B2, or their signals leave no range.
     """
-    used = [record for record in records if record["system"] in ("b1", "b2")]
-    if {record["system"] for record in used} != {"b1", "b2"}:
-        raise ValueError("records must be of b1 and b2 on a calibration split, got " + (_systems(records) or "none"))
+    used, adopt = labelled(records)
     bare = layer.uncalibrated()
-    signals = torch.tensor([_signals(record) for record in used], dtype=torch.float64)
-    questions = {record["question_id"]: place for place, record in enumerate(used)}
-    once = signals[list(questions.values())]
-    labels = [oracle_action(record) for record in used]
-    labelled = [place for place, label in enumerate(labels) if label is not None]
-    if not labelled:
-        raise ValueError("records must have outcomes, but every answer is empty or was not scored")
-    adopt = [labels[place] == ADOPT for place in labelled]
+    signals = torch.tensor([signals_of(record) for record in used], dtype=torch.float64)
+    asked = {r["question_id"]: signals_of(r) for r in records if r["system"] in ("b1", "b2")}
+    once = torch.tensor(list(asked.values()), dtype=torch.float64)
     exact = bare.preset in SHIPPED_CERTIFICATES  # its order is proved for the exact range
     norms = bare.trust(*once.unbind(-1)).norm.reshape(len(once), -1).mean(dim=-1).numpy()
     norm_range = None if exact else fit_norm_range(norms, range_method)
-    gated = bare.ranged(norm_range)(*signals[labelled].unbind(-1)).gated_confidence.numpy()
+    gated = bare.ranged(norm_range)(*signals.unbind(-1)).gated_confidence.numpy()
     thresholds = fit_thresholds(gated, adopt)
     final = bare.ranged(norm_range, thresholds)
     mix = _action_mix(final, once, norms, range_method, fitted=norm_range is not None)
     top = once[:, 2].numpy() >= HIGH_RISK
-    decided = final(*signals[labelled].unbind(-1)).action.numpy()
+    decided = final(*signals.unbind(-1)).action.numpy()
     agreement = float(np.mean((decided == Action.ACTIVE) == np.array(adopt)))
     gate = used[0]["gate"]
     return Calibration(
@@ -96,7 +89,7 @@ def fit_calibration(
             "share of adopt": round(float(np.mean(adopt)), 4),
             "actions reachable": reachable(final),
             "model": used[0]["model"],
-            "questions": list(questions),
+            "questions": list(asked),
         },
     )
 
@@ -164,12 +157,3 @@ def _action_mix(
         low, high = np.quantile((drawn == action).mean(axis=1), (0.025, 0.975))
         found[action.label] = (float((actions == action).mean()), float(low), float(high))
     return found
-
-
-def _signals(record: dict[str, Any]) -> tuple[float, float, float]:
-    decision = record["decision"]
-    return decision["relevance"], decision["reliability"], decision["risk"]
-
-
-def _systems(records: Sequence[dict[str, Any]]) -> str:
-    return ", ".join(sorted({record["system"] for record in records}))

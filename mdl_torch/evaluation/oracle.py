@@ -127,29 +127,40 @@ def paired_oracle(b1: Outcome, b2: Outcome) -> PairedOracle | None:
     }[safe]
 
 
-def calibration_labels(b1: Sequence[Outcome], b2: Sequence[Outcome]) -> tuple[list[int], list[bool]]:
-    """Labels to fit thresholds on (``calibration.fit_thresholds``): the paper's oracle over both answers of each row.
+def labelled(records: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], list[bool]]:
+    """What is learned from: records of B1 and B2 that the oracle says something of, and whether it says adopt.
+
+    Both answers to a question have the same signals. Where the pair makes no difference, their labels contradict each
+    other.
 
     Args:
-        b1: Of n questions, or questions and seeds.
-        b2: Of the same, in the same order.
-
-    Returns:
-        The row that each label is of, and the label: True is adopt. Empty outputs give none.
+        records: Of ``mdl evaluate`` on a calibration split; those of other systems are left aside.
 
     Raises:
-        ValueError: They are not as many.
+        ValueError: There are no records of both, or every answer is empty or was not scored.
 
     Example:
-        >>> calibration_labels([Outcome.CORRECT, Outcome.EMPTY], [Outcome.HALLUCINATION, Outcome.CORRECT])
-        ([0, 0, 1], [False, False, True])
+        >>> b1 = {"system": "b1", "outcome": "hallucination", "injected": False}
+        >>> b2 = {"system": "b2", "outcome": "hallucination", "injected": True}
+        >>> labelled([b1, b2])[1]
+        [True, False]
     """
-    if len(b1) != len(b2):
-        raise ValueError(f"b1 and b2 must be as many, got {len(b1)} and {len(b2)}")
-    found = [
-        (row, adopt)
-        for row, pair in enumerate(zip(b1, b2, strict=True))
-        for outcome, injected in zip(pair, (False, True), strict=True)
-        if (adopt := oracle_adopts(outcome, injected=injected)) is not None
-    ]
-    return [row for row, _ in found], [adopt for _, adopt in found]
+    used = [record for record in records if record["system"] in ("b1", "b2")]
+    if {record["system"] for record in used} != {"b1", "b2"}:
+        got = ", ".join(sorted({record["system"] for record in records})) or "none"
+        raise ValueError(f"records must be of b1 and b2 on a calibration split, got {got}")
+    found = [(record, action) for record in used if (action := oracle_action(record)) is not None]
+    if not found:
+        raise ValueError("records must have outcomes, but every answer is empty or was not scored")
+    return [record for record, _ in found], [action == ADOPT for _, action in found]
+
+
+def signals_of(record: Mapping[str, Any]) -> tuple[float, float, float]:
+    """(M, R, A) that a record was decided on.
+
+    Example:
+        >>> signals_of({"decision": {"relevance": 0.8, "reliability": 0.5, "risk": 0.2}})
+        (0.8, 0.5, 0.2)
+    """
+    decision = record["decision"]
+    return decision["relevance"], decision["reliability"], decision["risk"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from mdl_torch.errors import unknown_name
 from mdl_torch.evaluation.controllers import CONTROLLERS
-from mdl_torch.evaluation.oracle import ADOPT, REJECT, oracle_action
+from mdl_torch.evaluation.oracle import ADOPT, REJECT, labelled, signals_of
 from mdl_torch.evaluation.systems.base import Answer, System
 from mdl_torch.generation.prompts import ask, inject
 
@@ -69,16 +69,8 @@ class LearnedDecision(System):
             ValueError: There are no records of B1 and B2, none with a label, or signals are not finite or out of range.
             ImportError: The controller's library is not installed.
         """
-        used = [record for record in records if record["system"] in ("b1", "b2")]
-        if {record["system"] for record in used} != {"b1", "b2"}:
-            got = ", ".join(sorted({record["system"] for record in records})) or "none"
-            raise ValueError(f"records must be of b1 and b2 on a calibration split, got {got}")
-        labels = [oracle_action(record) for record in used]
-        known = [place for place, label in enumerate(labels) if label is not None]
-        if not known:
-            raise ValueError("records must have outcomes, but every answer is empty or was not scored")
-        signals = [_signals(used[place]["decision"]) for place in known]
-        adopt = np.array([labels[place] == ADOPT for place in known])
+        used, labels = labelled(records)
+        signals, adopt = [signals_of(record) for record in used], np.array(labels)
         controller = CONTROLLERS[self.name]().fit(signals, adopt)
         method = {"controller": self.name, "settings": controller.settings, "library": controller.library}
         fitted = copy.copy(self)
@@ -86,8 +78,7 @@ class LearnedDecision(System):
         fitted._identity = _digest(method, sorted(zip(signals, adopt.tolist(), strict=True)))
         fitted._description = {
             **method,
-            "rows": len(known),
-            "left out": len(used) - len(known),
+            "rows": len(used),
             "share of adopt": round(float(adopt.mean()), 4),
             "agreement with the oracle": round(float(np.mean(controller.adopts(signals) == adopt)), 4),
             "parameters": controller.parameters,
@@ -118,10 +109,6 @@ def _answer(item: Item, *, adopt: bool, probability: float) -> Steps:
     completion = yield inject(item.question.text, memories) if memories else ask(item.question.text)
     notes: Notes = {"decision": ADOPT if adopt else REJECT, "probability": round(probability, 6)}
     return Answer(completion.text, injected=bool(memories), notes=notes)
-
-
-def _signals(decision: Mapping[str, float]) -> tuple[float, float, float]:
-    return decision["relevance"], decision["reliability"], decision["risk"]
 
 
 def _digest(*values: Any) -> str:
