@@ -13,18 +13,17 @@ from test_results import answers, experiment, record
 
 from mdl_torch.evaluation.report import (
     BARS,
-    Table,
     combined_table,
     notes,
     report_tables,
     risk_figure,
-    shown,
     tables,
     top_risk_figure,
     write_report,
 )
 from mdl_torch.evaluation.results import Rate, read_run, summarise
 from mdl_torch.evaluation.statistics import Estimate, Interval, MeanStd
+from mdl_torch.evaluation.tables import Table, shown
 from mdl_torch.figures import style
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from numpy.typing import ArrayLike
+
     from mdl_torch.layer import MemoryDecisionLayer
 
 
@@ -52,15 +54,13 @@ def fit_calibration(
         ValueError: There are no records of B1 and B2, or their signals leave no range.
     """
     used, adopt = labelled(records)
-    bare = layer.uncalibrated()
     signals = torch.tensor([signals_of(record) for record in used], dtype=torch.float64)
     asked = {r["question_id"]: signals_of(r) for r in records if r["system"] in ("b1", "b2")}
     once = torch.tensor(list(asked.values()), dtype=torch.float64)
-    exact = bare.preset in SHIPPED_CERTIFICATES  # its order is proved for the exact range
-    norms = bare.trust(*once.unbind(-1)).norm.reshape(len(once), -1).mean(dim=-1).numpy()
-    norm_range = None if exact else fit_norm_range(norms, range_method)
-    gated = bare.ranged(norm_range)(*signals.unbind(-1)).gated_confidence.numpy()
-    thresholds = fit_thresholds(gated, adopt)
+    bare = layer.uncalibrated()
+    norms = _norms(bare, once)
+    norm_range = _range(bare, norms, range_method)
+    thresholds = fit_thresholds(bare.ranged(norm_range)(*signals.unbind(-1)).gated_confidence.numpy(), adopt)
     final = bare.ranged(norm_range, thresholds)
     mix = _action_mix(final, once, norms, range_method, fitted=norm_range is not None)
     top = once[:, 2].numpy() >= HIGH_RISK
@@ -71,7 +71,7 @@ def fit_calibration(
         name=name,
         norm_range=norm_range,
         thresholds=thresholds,
-        range_method="exact" if exact else range_method,
+        range_method="exact" if norm_range is None else range_method,
         threshold_method="grid search of θ0 against the oracle of B1 and B2; θ1, θ2 below it",
         config=config_digest(bare.config),
         basis=bare.basis,
@@ -92,6 +92,30 @@ def fit_calibration(
             "questions": list(asked),
         },
     )
+
+
+def refit(layer: MemoryDecisionLayer, signals: ArrayLike, adopt: ArrayLike) -> MemoryDecisionLayer:
+    """The layer with range and thresholds of labelled signals, as ``fit_calibration`` fits them, without a record.
+
+    Args:
+        layer: Its own range and thresholds play no part. A preset whose order is proved keeps the exact range.
+        signals: M, R and A, ``(n, 3)``.
+        adopt: What the oracle says, bool ``(n,)``.
+
+    Raises:
+        ValueError: There are no rows, lengths differ, or the signals leave no range.
+
+    Example:
+        >>> from mdl_torch import MemoryDecisionLayer
+        >>> fitted = refit(MemoryDecisionLayer(), [[0.9, 0.9, 0.2], [0.2, 0.2, 0.9]], [True, False])
+        >>> fitted(*torch.tensor([[0.9, 0.9, 0.2], [0.2, 0.2, 0.9]]).unbind(-1)).action.tolist()
+        [0, 3]
+    """
+    rows = torch.as_tensor(np.asarray(signals), dtype=torch.float64)
+    bare = layer.uncalibrated()
+    norm_range = _range(bare, _norms(bare, rows), "minmax")
+    gated = bare.ranged(norm_range)(*rows.unbind(-1)).gated_confidence.numpy()
+    return bare.ranged(norm_range, fit_thresholds(gated, adopt))
 
 
 def calibration_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -131,6 +155,19 @@ def reachable(layer: MemoryDecisionLayer) -> dict[str, bool]:
     axis = torch.linspace(0.0, 1.0, 41, dtype=torch.float64)
     taken = set(layer(*torch.cartesian_prod(axis, axis, axis).unbind(-1)).action.tolist())
     return {action.label: int(action) in taken for action in Action}
+
+
+def _norms(bare: MemoryDecisionLayer, signals: torch.Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    norms: np.ndarray[Any, np.dtype[np.float64]]
+    norms = bare.trust(*signals.unbind(-1)).norm.reshape(len(signals), -1).mean(dim=-1).numpy()
+    return norms
+
+
+def _range(
+    bare: MemoryDecisionLayer, norms: np.ndarray[Any, np.dtype[np.float64]], method: str
+) -> tuple[float, float] | None:
+    """None for a preset whose order is proved for the exact range."""
+    return None if bare.preset in SHIPPED_CERTIFICATES else fit_norm_range(norms, method)
 
 
 def _action_mix(
