@@ -90,6 +90,7 @@ ORDER = (
     "evaluation.report",
     "analysis",
     "analysis.samples",
+    "analysis.study",
     "analysis.accuracy",
     "analysis.complementarity",
     "analysis.ablation",
