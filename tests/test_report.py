@@ -206,12 +206,13 @@ def test_the_terminal_shows_every_table(folder, other):
 
 def test_grades_stand_beside_the_papers(tmp_path):
     """The paper: 400 of 400 stores Ambiguous, 34 of 400 drafts thrown away, 2.1 calls a question."""
-    described = experiment(systems=["crag", "self_rag"])
+    described = experiment(systems=["crag", "self_rag", "crag_unanimous"])
     questions = ("q0", "q1", "q2", "q3")
     records = [
         record("crag", question, calls=8, notes={"action": "Correct" if question == "q0" else "Ambiguous", "grades": 6})
         for question in questions
     ]
+    records += [record("crag_unanimous", question, notes={"action": "Correct"}) for question in questions]
     records += [
         record("self_rag", question, calls=3 if question == "q3" else 2, notes={"regenerated": question == "q3"})
         for question in questions
@@ -221,10 +222,11 @@ def test_grades_stand_beside_the_papers(tmp_path):
     rows = {(row[0], row[1]): [shown(cell).split(" ")[0] for cell in row[2:]] for row in found["notes"].rows}
     assert rows["CRAG", "action: Ambiguous"] == ["3", "0.750", "1.000"]
     assert rows["CRAG", "grades"] == ["24", "6.000", "–"]
+    assert rows["CRAG, unanimous", "action: Ambiguous"] == ["0", "0.000", "1.000"]
     assert rows["Self-RAG", "regenerated: yes"] == ["1", "0.250", "0.085"]
     assert rows["Self-RAG", "calls"] == ["9", "2.250", "2.100"]
     assert found["notes"].rows[0][3].method == "wilson"
-    heads, crag, self_rag = list(csv.reader(found["baselines"].csv().splitlines()))
+    heads, crag, self_rag, _ = list(csv.reader(found["baselines"].csv().splitlines()))
     place = heads.index("calls")
     assert heads[place : place + 3] == ["calls", "calls low", "calls high"]
     assert (crag[place], crag[place + 1]) == ("8.0", "")  # of a constant nothing is uncertain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -60,6 +60,16 @@ class Table:
             cells = [_numbers(cell, len(extras[place])) for place, cell in enumerate(row)]
             writer.writerow(["" if value is None else value for group in cells for value in group])
         return out.getvalue()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; a cell with an interval or a deviation is an object.
+
+        Example:
+            >>> Table("t", "T", ("a", "b"), (("x", MeanStd(0.5, 0.1, 2)),)).to_dict()["rows"]
+            [['x', {'mean': 0.5, 'std': 0.1, 'n': 2}]]
+        """
+        rows = [[asdict(cell) if is_dataclass(cell) else cell for cell in row] for row in self.rows]
+        return {"name": self.name, "title": self.title, "columns": list(self.columns), "rows": rows, "note": self.note}
 
     def markdown(self) -> str:
         """A pipe table under its heading."""
