@@ -455,6 +455,8 @@ def _report(options: Namespace) -> int:
     from mdl_torch.evaluation.report import report_tables, write_summaries
     from mdl_torch.evaluation.results import read_run, summarise
 
+    if options.all or options.only or options.cases is not None:
+        return _analyse(options)
     runs = [read_run(folder) for folder in options.runs]
     summaries = [summarise(run) for run in runs]
     if options.parquet:
@@ -470,6 +472,42 @@ def _report(options: Namespace) -> int:
         if files:
             console.print(f"wrote {len(files)} files to {target}", highlight=False, markup=False)
     return FINE if all(len(run.records) == run.expected * len(run.systems) for run in runs) else BAD
+
+
+def _analyse(options: Namespace) -> int:
+    """Analyses of each run, in a folder of its own: those asked for, or all beside the report itself."""
+    from mdl_torch.analysis.cases import pick, write_cases
+    from mdl_torch.analysis.everything import analyse, chosen, write_analyses
+    from mdl_torch.analysis.study import Study
+    from mdl_torch.evaluation.report import report_tables, write_report
+    from mdl_torch.evaluation.results import summarise
+
+    if options.all and options.only:
+        raise ValueError("--all and --only exclude each other")
+    names = [] if not (options.all or options.only) else chosen(options.only)
+    studies = [Study.of(folder) for folder in options.runs]
+    if options.output and len(studies) > 1:
+        raise ValueError("--output names one folder, and the analyses of several runs need one each: leave it out")
+    console, found = _console(), []
+    for study in studies:
+        target = Path(options.output or study.run.folder / "report")
+        tables = analyse(study, names)
+        files = write_report(study.run.folder, target, figures=options.figures) if options.all else []
+        files += write_analyses(study, tables, target, figures=options.figures) if names else []
+        if options.cases is not None or options.all:
+            files += write_cases(pick(study, chosen=options.cases or None), target)
+        if options.json:
+            plain = [table.to_dict() for several in tables.values() for table in several]
+            found.append({"run": str(study.run.folder), "files": [str(file) for file in files], "tables": plain})
+            continue
+        if options.all:
+            console.print(report_tables(summarise(study.run)), highlight=False)
+        for table in itertools.chain.from_iterable(tables.values()):
+            console.print(table.rich(), highlight=False)
+        console.print(f"wrote {len(files)} files to {target}", highlight=False, markup=False)
+    if options.json:
+        _print_json(found)
+    return FINE
 
 
 def _calibrate(options: Namespace) -> int:
@@ -597,6 +635,11 @@ def _report_options(parser: ArgumentParser) -> None:
     parser.add_argument("-o", "--output", type=str | None, default=None, metavar="FOLDER", help=folder)
     parser.add_argument("--figures", type=bool, default=True, help="whether to draw")
     parser.add_argument("--parquet", action="store_true", help="also write the answers of each run as Parquet")
+    parser.add_argument("--all", action="store_true", help="also every analysis of the paper, and the case study")
+    only = "some analyses alone: accuracy, table6, table7a, table7b, table10, safety, gating, selective, fig4, ..."
+    parser.add_argument("--only", type=list[str] | None, default=None, metavar="[NAME, ...]", help=only)
+    cases = "the case study alone, of these questions, or of [] picked ones"
+    parser.add_argument("--cases", type=list[str] | None, default=None, metavar="[ID, ...]", help=cases)
 
 
 def _calibrate_options(parser: ArgumentParser) -> None:

@@ -1,0 +1,250 @@
+"""Cross-validated controllers: planted labels, leaks that folds by question close, and figures known by hand."""
+
+from __future__ import annotations
+
+import math
+
+import analysis_cases as cases
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mdl_torch import MemoryDecisionLayer
+from mdl_torch.analysis import supervised as module
+from mdl_torch.analysis.supervised import (
+    FOLDS,
+    GEOMETRIC,
+    Predicted,
+    folds,
+    out_of_fold,
+    parameters,
+    predict,
+    supervised_table,
+    validate,
+)
+from mdl_torch.evaluation.controllers import CONTROLLERS
+from mdl_torch.evaluation.fitting import refit
+from mdl_torch.outputs import Action
+
+EVERY = (*GEOMETRIC, *CONTROLLERS)
+
+
+def answers(signals, labels):
+    """Answers to questions: the signals of each, and the labels of its answers, as many for each."""
+    labels = np.asarray(labels, bool)
+    times = labels.shape[1]
+    questions = np.repeat([f"q{i}" for i in range(len(labels))], times)
+    return cases.samples(np.repeat(signals, times, axis=0), labels.reshape(-1), questions)
+
+
+def spread(n: int, seed: int = 0):
+    """Signals of n questions, evenly spread in M."""
+    rng = np.random.default_rng(seed)
+    return np.column_stack([rng.permutation(n) / n, rng.random(n), rng.choice([0.2, 0.5], n)])
+
+
+def cells(table):
+    return {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+
+# ------------------------------------------------------------------------------------------------------------ folds
+
+
+@given(st.lists(st.integers(0, 8), min_size=2, max_size=40).filter(lambda g: len(set(g)) >= 2), st.integers(0, 3))
+def test_folds_keep_groups_together_and_are_of_equal_numbers_of_groups(groups, seed):
+    count = min(FOLDS, len(set(groups)))
+    of = folds(groups, count, seed=seed)
+    assert all(len(set(of[np.array(groups) == group].tolist())) == 1 for group in groups)
+    sizes = [len({g for g, fold in zip(groups, of, strict=True) if fold == each}) for each in range(count)]
+    assert max(sizes) - min(sizes) <= 1
+    assert (of == folds(groups, count, seed=seed)).all()
+
+
+def test_folds_do_not_depend_on_the_order_of_the_rows_but_on_the_seed():
+    groups = np.array([f"q{i % 20}" for i in range(60)])
+    order = np.random.default_rng(0).permutation(60)
+    assert (folds(groups)[order] == folds(groups[order])).all()
+    assert (folds(groups, seed=1) != folds(groups)).any()
+    assert (folds(groups) != np.arange(60) % 20 % FOLDS).any()  # shuffled
+
+
+@pytest.mark.parametrize(("groups", "count"), [(["a", "a"], 2), ([], 5), (["a", "b"], 1), (["a", "b"], 3)])
+def test_too_few_groups_or_folds_are_refused(groups, count):
+    with pytest.raises(ValueError, match=f"count must be from 2 to the number of groups, {len(set(groups))}, got"):
+        folds(groups, count)
+
+
+# ------------------------------------------------------------------------------------------------------ predictions
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_out_of_fold_is_a_fit_on_the_other_folds(name):
+    rng = np.random.default_rng(1)
+    signals, fold = spread(60), np.arange(60) % 3
+    adopt = (signals[:, 0] > 0.5) ^ (rng.random(60) < 0.2)
+    found = out_of_fold(name, signals, adopt, fold)
+    for held in range(3):
+        train, test = fold != held, fold == held
+        if name in CONTROLLERS:
+            fitted = CONTROLLERS[name]().fit(signals[train], adopt[train])
+            assert (found.adopt[test] == fitted.adopts(signals[test])).all()
+            assert found.probability[test] == pytest.approx(fitted.probability(signals[test]))
+        else:
+            layer = refit(MemoryDecisionLayer.from_preset(name), signals[train], adopt[train])
+            decided = layer(*torch.from_numpy(signals[test]).unbind(-1)).action.numpy()
+            assert (found.adopt[test] == (decided == Action.ACTIVE)).all()
+            assert found.probability is None
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_labels_of_a_fold_play_no_part_in_what_is_said_of_it(name):
+    signals, fold = spread(50), np.arange(50) % FOLDS
+    adopt = signals[:, 0] > 0.4
+    turned = np.where(fold == 0, ~adopt, adopt)
+    one, other = (out_of_fold(name, signals, labels, fold) for labels in (adopt, turned))
+    assert (one.adopt[fold == 0] == other.adopt[fold == 0]).all()
+    if one.probability is not None:
+        assert one.probability[fold == 0] == pytest.approx(other.probability[fold == 0])
+
+
+def test_thresholds_of_a_preset_are_those_of_the_fold_and_silent_is_no_adoption():
+    signals = np.array([[m, 0.5, 0.2] for m in np.linspace(0.05, 0.95, 40)])
+    for cut in (0.3, 0.7):
+        adopt = signals[:, 0] > cut
+        said = predict("paper", signals, adopt, signals)
+        assert (said.adopt == adopt).mean() > 0.9
+        assert said.adopt.sum() < len(signals)
+
+
+def test_log_loss_and_brier_score_by_hand():
+    said = Predicted(np.array([True, True, False]), np.array([0.8, 0.5, 0.0]))
+    assert said.log_loss([True, False, False]) == pytest.approx(-(math.log(0.8) + math.log(0.5)) / 3)
+    assert said.brier([True, False, False]) == pytest.approx((0.04 + 0.25) / 3)
+    assert said.log_loss([True, True, True]) == pytest.approx(-(math.log(0.4) - 52 * math.log(2)) / 3)  # 0 is ε
+    assert Predicted(np.array([True]), None).log_loss([True]) is None
+    assert Predicted(np.array([True]), None).brier([True]) is None
+
+
+def test_parameters_that_are_taken_from_the_labels():
+    signals = spread(40)
+    adopt = signals[:, 0] > 0.5
+    found = {name: parameters(name, signals, adopt) for name in EVERY}
+    assert {name: found[name] for name in GEOMETRIC} == {"paper": 3, "certified": 1, "ensemble": 1}
+    assert (found["lr"], found["mlp"], found["majority_class"], found["rule"]) == (4, 2369, 1, 1)
+    assert found["tree"] == 3  # one threshold, two leaves
+    assert found["xgboost"] == CONTROLLERS["xgboost"]().fit(signals, adopt).parameters
+
+
+# --------------------------------------------------------------------------------------------------- the comparison
+
+
+def test_a_planted_rule_is_found_by_those_that_can_say_it():
+    signals = spread(120)
+    samples = answers(signals, np.repeat(signals[:, :1] > 0.6, 2, axis=1))
+    found, failed = validate(samples)
+    accuracy = {each.name: float((each.grouped.adopt == samples.adopt).mean()) for each in found}
+    assert failed == {}
+    assert tuple(accuracy) == EVERY
+    assert min(accuracy[name] for name in ("rule", "tree", "xgboost", "lr")) > 0.9
+    assert accuracy["majority_class"] == pytest.approx(1 - samples.adopt.mean(), abs=0.02)
+
+
+def test_answers_to_one_question_in_both_parts_look_like_knowledge():
+    """Labels are the question's own: nothing tells them of a new question, and ungrouped folds recall them."""
+    rng = np.random.default_rng(3)
+    samples = answers(spread(100), np.repeat(rng.random((100, 1)) < 0.5, 6, axis=1))
+    row = cells(supervised_table(cases.study(samples)))["XGBoost"]
+    assert 0.3 < row["accuracy"].value < 0.7
+    assert row["accuracy, ungrouped folds"].value > 0.85
+    gained = row["ungrouped minus grouped"]
+    assert gained.value == pytest.approx(row["accuracy, ungrouped folds"].value - row["accuracy"].value)
+    assert gained.interval.low > 0.1
+    assert gained.questions == 100
+
+
+def test_contradicting_answers_in_both_parts_mislead():
+    """B1 and B2 labelled the other way round: what recalls the one is wrong about the other."""
+    first = np.random.default_rng(4).random((100, 1)) < 0.5
+    samples = answers(spread(100), np.hstack([first, ~first]))
+    row = cells(supervised_table(cases.study(samples)))["XGBoost"]
+    assert row["ungrouped minus grouped"].value < -0.1
+
+
+def test_the_table_says_what_is_known_of_each_controller():
+    rng = np.random.default_rng(5)
+    signals = spread(60)
+    samples = answers(signals, (signals[:, :1] > 0.5) ^ (rng.random((60, 3)) < 0.2))
+    table = supervised_table(cases.study(samples))
+    found = cells(table)
+    paper = found["MDL `paper`"]
+    assert paper["minus `paper`"] is None
+    assert (paper["accuracy (paper)"], paper["parameters (paper)"]) == (0.612, "0")
+    assert [found[name]["accuracy (paper)"] for name in ("LR", "MLP", "XGBoost")] == [0.633, 0.630, 0.646]
+    for name, row in found.items():
+        assert row["accuracy"].questions == 60
+        assert row["accuracy"].low < row["accuracy"].value < row["accuracy"].high
+        if name != "MDL `paper`":
+            assert row["minus `paper`"].value == pytest.approx(row["accuracy"].value - paper["accuracy"].value)
+        assert (row["log-loss"] is None) == (row["Brier score"] is None) == name.startswith("MDL")
+    lr = out_of_fold("lr", samples.signals, samples.adopt, folds(samples.questions))
+    assert found["LR"]["log-loss"] == pytest.approx(lr.log_loss(samples.adopt))
+    assert found["LR"]["Brier score"] == pytest.approx(lr.brier(samples.adopt))
+    assert found["LR"]["accuracy"].value == pytest.approx((lr.adopt == samples.adopt).mean())
+    assert "180 labelled answers of B1, B2 and B3 to 60 questions" in table.note
+    assert table == supervised_table(cases.study(samples))
+
+
+@pytest.mark.parametrize(("questions", "rows"), [(0, 0), (1, 0), (2, 9), (3, 9)])
+def test_few_questions(questions, rows):
+    signals = np.column_stack([np.linspace(0.1, 0.9, questions), np.full(questions, 0.5), np.full(questions, 0.2)])
+    labels = np.arange(2 * questions).reshape(questions, 2) % 2 == 0
+    table = supervised_table(cases.study(answers(signals, labels)))
+    missing = table.note.count("could not be fitted")
+    assert len(table.rows) + missing == rows
+    assert "nan" not in (table.markdown() + table.csv()).lower()
+    if questions < 2:
+        assert (
+            table.note
+            == f"Cross-validation by question needs two questions with labelled answers; there are {questions}."
+        )
+    else:
+        assert f"{questions} folds" in table.note
+        assert "fewer questions than 5" in table.note
+    if questions == 2:  # one question is no range
+        assert "MDL `paper` could not be fitted: norms must" in table.note
+        assert all(row[2] is None for row in table.rows)
+
+
+def test_labels_that_are_all_alike():
+    table = supervised_table(cases.study(answers(spread(20), np.ones((20, 2)))))
+    found = cells(table)
+    assert {found[name]["accuracy"].value for name in ("LR", "MLP", "XGBoost", "majority class")} == {1.0}
+    assert found["LR"]["parameters"] == 1
+    assert found["LR"]["log-loss"] == 0
+    assert "All labels are the same" in table.note
+    assert "nan" not in (table.markdown() + table.csv()).lower()
+
+
+def test_a_fold_that_has_the_only_answers_of_a_label():
+    signals = spread(20)
+    labels = np.zeros((20, 2), bool)
+    labels[3] = True
+    samples = answers(signals, labels)
+    found, failed = validate(samples)
+    assert failed == {}
+    lr = next(each for each in found if each.name == "lr")
+    assert lr.grouped.probability[samples.adopt].tolist() == [0.0, 0.0]
+    assert math.isfinite(lr.grouped.log_loss(samples.adopt))
+
+
+def test_a_library_that_is_not_installed_is_said(monkeypatch):
+    def missing():
+        raise ImportError("controller 'xgboost' needs xgboost")
+
+    monkeypatch.setitem(module.CONTROLLERS, "xgboost", missing)
+    signals = spread(20)
+    table = supervised_table(cases.study(answers(signals, np.repeat(signals[:, :1] > 0.5, 2, axis=1))))
+    assert "XGBoost could not be fitted: controller 'xgboost' needs xgboost." in table.note
+    assert len(table.rows) == len(EVERY) - 1
