@@ -190,7 +190,7 @@ def test_bins_follow_the_order_of_the_values(values, bins):
     assert of.max() < bins
     for one, its in zip(values, of, strict=True):
         for other, theirs in zip(values, of, strict=True):
-            assert (one != other or its == theirs) and (one >= other or its <= theirs)
+            assert its == theirs or (one != other and (its < theirs) == (one < other))
 
 
 def test_a_is_taken_by_its_values_and_m_and_r_are_binned():

@@ -392,8 +392,8 @@ def _note(samples: Samples, found: list[SetInformation]) -> str:
             "A plug-in estimate is too large, the more so the more cells there are. Miller and Madow's correction takes"
             " answers as independent, and answers to one question are not. The null therefore permutes questions: each"
             " keeps its labels and gets the signals of another. Its mean is the bias where signals tell nothing, and p"
-            " the share of permutations that reach the figure. I less the null mean is what is left, below 0 where"
-            " there is nothing to see and too small where signals tell much; its interval is by bootstrap over questions.",
+            " the share of permutations that reach the figure. I less the null mean is what is left: below 0 where"
+            " there is nothing to see, too small where signals tell much. Its interval is by bootstrap over questions.",
             f"Nearest neighbours: Ross (2014), k = {NEIGHBOURS}, signals in standard deviations, mean over {DRAWS}"
             " draws of one answer to each question, since the nearest to an answer would else be those to the same"
             f" question; equal signals are parted by noise of ±{JITTER:g} standard deviations. It may be below 0.",

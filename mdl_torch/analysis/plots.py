@@ -539,7 +539,7 @@ LINES: dict[str, Line] = {
     "certified": Line("#4a87b5", (0, (5, 1.5)), "s"),
     "ensemble": Line("#3f7f5f", (0, (5, 1.5, 1, 1.5)), "D"),
     "lr": Line("#a8491f", ":", "^"),
-    "mlp": Line("#b07d1a", (0, (1, 2.2)), "v"),
+    "mlp": Line("#b07d1a", (0, (1, 4)), "v"),
     "xgboost": Line("#8a3f78", (0, (3, 1, 1, 1, 1, 1)), "P"),
     "tree": Line("#7a7a7a", "-", "X"),
     "M alone": Line("#000000", (0, (8, 3)), "*"),

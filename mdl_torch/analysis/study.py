@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from mdl_torch.analysis.samples import POOLED, Pairs, Samples
 from mdl_torch.calibration import Calibration
+from mdl_torch.config import PRESETS
 from mdl_torch.evaluation.fitting import calibration_records
 from mdl_torch.evaluation.results import Run, read_run
 from mdl_torch.layer import MemoryDecisionLayer
@@ -53,7 +54,7 @@ class Study:
             samples=Samples.from_records(run.records, POOLED),
             pairs=Pairs.from_records(run.records),
             split=Samples.from_records(split, ("b1", "b2")),
-            layers={name: _layer(run, name, fitted=fitted) for name in run.description["gates"]},
+            layers={name: _layer(run, name, fitted=fitted) for name in PRESETS if name in run.description["gates"]},
         )
 
 
