@@ -77,6 +77,31 @@ def test_a_correct_memory_is_refined_and_used_alone():
     }
 
 
+def test_initials_and_abbreviations_end_no_sentence():
+    """Two sentences are one strip: most memories that seem to have two have one."""
+    memory = "Sherlock Holmes and Dr. Watson lived in Baker Street."
+    _, asked = answer(CRAG(), item(memory), grader({memory: "Correct"}, injected="They did."))
+    assert asked == [grade(QUESTION, memory), inject(QUESTION, [memory])]
+
+
+@pytest.mark.parametrize(
+    ("rule", "grades", "action"),
+    [
+        ("any", ["Correct", None], "Correct"),
+        ("any", ["Incorrect", None], "undecided"),
+        ("any", ["Ambiguous", None], "undecided"),
+        ("unanimous", ["Correct", None], "undecided"),
+        ("unanimous", ["Correct", "Incorrect", None], "Ambiguous"),
+        ("unanimous", ["Ambiguous", None], "Ambiguous"),
+    ],
+)
+def test_a_store_that_hangs_on_an_unread_grade_is_counted_apart(rule, grades, action):
+    memories = [f"Memory {n}." for n in range(len(grades))]
+    said = dict(zip(memories, [grade or "?" for grade in grades], strict=True))
+    found, _ = answer(CRAG(rule=rule), item(*memories), grader(said, alone="a", combined="b", injected="c"))
+    assert found.notes["action"] == action
+
+
 def test_a_memory_of_several_sentences_is_taken_apart():
     """What is not Correct of it is left out; a memory of one sentence is not graded again."""
     long, short = "Tea is a drink. It is made of iron! People like it.", "Tea is drunk hot."
@@ -95,8 +120,8 @@ def test_a_memory_of_several_sentences_is_taken_apart():
 
 
 def test_a_memory_stays_whole_if_none_of_its_sentences_would():
-    memory = "Tea is a drink. It is hot."
-    grades = {memory: "Correct", "Tea is a drink.": "Incorrect", "It is hot.": "Ambiguous"}
+    memory = "Tea is a drink. It is hot. So it is."
+    grades = {memory: "Correct", "Tea is a drink.": "Incorrect", "It is hot.": "Ambiguous", "So it is.": "Incorrect"}
     _, asked = answer(CRAG(), item(memory), grader(grades, injected="A drink."))
     assert asked[-1] == inject(QUESTION, [memory])
 
@@ -114,8 +139,8 @@ def test_in_doubt_the_memories_stand_beside_the_models_own_answer():
     grades = {"Tea is a metal.": "Incorrect", "Some drink it.": "Ambiguous", "Hm.": "I cannot say"}
     found, asked = answer(CRAG(), item(*memories), grader(grades, alone="A plant.", combined="A drink."))
     assert asked[3:] == [ask(QUESTION), combine(QUESTION, ["Some drink it.", "Hm."], "A plant.")]
-    assert (found.text, found.injected, found.notes["action"]) == ("A drink.", True, "Ambiguous")
-    assert found.notes["grades not read"] == 1
+    assert (found.text, found.injected, found.notes["action"]) == ("A drink.", True, "undecided")
+    assert found.notes["grades not read"] == 1  # had it been Correct, the store would have been
 
 
 def test_grades_that_cannot_be_read_are_no_grades():
@@ -124,12 +149,12 @@ def test_grades_that_cannot_be_read_are_no_grades():
     grades = dict.fromkeys(memories, "Correct or Incorrect")
     found, asked = answer(CRAG(), item(*memories), grader(grades, alone="A plant.", combined="A drink."))
     assert asked[-1] == combine(QUESTION, memories, "A plant.")
-    assert (found.notes["action"], found.notes["grades not read"]) == ("no grade read", 2)
+    assert (found.notes["action"], found.notes["grades not read"]) == ("undecided", 2)
 
 
 def test_without_memories_there_is_nothing_to_correct():
     found, asked = answer(CRAG(), item(), grader({}, alone="A drink."))
-    assert (asked, found.injected) == ([ask(QUESTION)], False)
+    assert (asked, found.injected, found.notes["action"]) == ([ask(QUESTION)], False, "no memories")
 
 
 def test_the_rules_differ_on_mixed_stores():
@@ -227,5 +252,5 @@ def test_neither_low_use_nor_an_unread_token_condemns_a_draft(line, unread):
 
 def test_a_draft_without_memories_injects_nothing():
     found, asked = answer(SelfRAG(), item(), critic(FINE, alone="A drink."))
-    assert asked[0] == ask(QUESTION)
-    assert (found.text, found.injected) == ("A drink.", False)
+    assert asked == [ask(QUESTION)]
+    assert (found.text, found.injected, found.notes["regenerated"]) == ("A drink.", False, False)

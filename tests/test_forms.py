@@ -75,6 +75,13 @@ def test_a_label_stands_after_what_is_before_it(form, data):
         ("Correct\nGrade: Correct", "Correct"),
         ("I cannot grade this.", None),
         ("Grade:", None),
+        ("Grade - Correct", "Correct"),
+        ("- Grade: <Correct>", "Correct"),
+        ("Correct; but only in part, otherwise Incorrect", None),
+        ("Correct; no, wait, it is wrong", None),
+        ("Grade != Correct", None),
+        ("~~Correct~~", None),
+        ("Correct?", None),
     ],
 )
 def test_grades(text, grade):
@@ -96,6 +103,8 @@ def test_grades(text, grade):
         ("ISREL: Relevant, **ISSUP:** No support, ISUSE = 2", ("Relevant", "No support", "2")),
         ("ISREL: Relevant and ISSUP: No support", (None, None, None)),
         ("ISUSE: 5/5", (None, None, None)),
+        ("ISREL != Relevant; ISSUP: !No support; ISUSE: -5", (None, None, None)),
+        ("ISREL - Relevant\nISSUP – No support\nISUSE -5", ("Relevant", "No support", None)),
         ("", (None, None, None)),
     ],
 )
@@ -110,7 +119,7 @@ def test_reflection_tokens(text, values):
         ((Field("a", ("x", "y")), Field("A", ("x", "y"))), "each with a name of its own"),
         ((Field("a", ("x",)),), "labels of a must be two or more"),
         ((Field("a", ("x", "X.")),), "labels of a must be two or more, each once"),
-        ((Field("a", ("x", "-")),), "labels of a must be two or more"),
+        ((Field("a", ("x", "-")),), "name and labels must be words and blanks"),
         ((Field("a", ("x", "y; z")),), "name and labels must be words and blanks"),
         ((Field("a:", ("x", "y")),), "name and labels must be words and blanks"),
         ((Field("AA", ("x", "y")), Field("X AA", ("x", "y"))), "must not end with one another"),

@@ -43,7 +43,7 @@ from mdl_torch.analysis.latency import (
     table_of,
     timings,
 )
-from mdl_torch.encoder import SentenceEncoder
+from mdl_torch.encoder import DEFAULT_ENCODER, SentenceEncoder
 from mdl_torch.evaluation.controllers import CONTROLLERS
 from mdl_torch.layer import MemoryDecisionLayer
 from mdl_torch.signals import SignalExtractor
@@ -362,6 +362,17 @@ def test_stores_are_of_six_memories_each_own_first(monkeypatch):
     assert found.embeddings.shape == (2, 6, 384)
     assert len(notes) == 1
     assert SignalExtractor()(found.query_embeddings, found.embeddings, torch.tensor(0.5)).relevant.any()
+
+
+def test_the_runs_encoder_is_loaded_without_a_cache(monkeypatch):
+    asked = []
+    monkeypatch.setattr(SentenceEncoder, "from_pretrained", lambda name, **options: asked.append((name, options)))
+    made = study(samples([], []))
+    latency._encoder(made, [])
+    made.run.description["experiment"]["encoder"] = "my/encoder"
+    latency._encoder(made, [])
+    options = {"device": "cpu", "cache_size": 0}
+    assert asked == [(DEFAULT_ENCODER, options), ("my/encoder", options)]
 
 
 def test_a_missing_encoder_and_library_are_said(monkeypatch):

@@ -142,6 +142,11 @@ def test_labels_are_a_gap_apart_and_in_order(values, gap):
         assert found == pytest.approx(values, abs=1e-9)
 
 
+def test_labels_move_as_little_as_they_can():
+    assert plots.spread([0.5, 0.5, 0.5], 0.1) == pytest.approx([0.4, 0.5, 0.6])
+    assert plots.spread([0.0, 0.0, 1.0], 0.1) == pytest.approx([0.0, 0.1, 1.0])
+
+
 def test_luminance_is_that_of_wcag():
     """The contrast of white on #767676 is 4.54 : 1."""
     grey = plots.luminance((0x76 / 255,) * 3 + (1.0,))

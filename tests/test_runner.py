@@ -435,14 +435,15 @@ class Corrector(Echo):
         self.asked.append(request)
         number = int(re.search(r"Is number (\d+) lucky", request.user)[1])
         if request.form.fields[0].name == "Grade":
-            choices = {"Grade": "Correct" if number % 4 == 0 else "Ambiguous"}
+            picked = {"Grade": "Correct" if number % 4 == 0 else "Ambiguous"}
         else:
-            choices = {
-                "ISREL": "Relevant",
-                "ISSUP": "No support" if number % 3 == 0 else "Fully supported",
-                "ISUSE": None,
-            }
-        return Completion("x", "stop", 3, 1, 0.5, "echo-1", choices=choices, probabilities={"x": {"a": 0.5}})
+            picked = {"ISREL": "Relevant", "ISSUP": "No support" if number % 3 == 0 else "Fully supported"}
+        probabilities = {
+            field.name: {label: 0.5 if label == picked.get(field.name) else 0.25 for label in field.labels}
+            for field in request.form.fields
+        }
+        choices = request.form.choices("", probabilities)
+        return Completion("x", "stop", 3, 1, 0.5, "echo-1", choices=choices, probabilities=probabilities)
 
 
 CORRECTIVE = ("b1", "b2", "crag", "self_rag")
@@ -471,6 +472,7 @@ def test_corrective_systems_come_to_their_answers(data, tmp_path):
         if record["system"] == "self_rag":
             regenerated = number % 3 == 0
             assert (record["notes"]["regenerated"], record["calls"]) == (regenerated, 3 if regenerated else 2)
+            assert (record["notes"]["ISUSE"], record["notes"]["tokens not read"]) == (None, 1)
             assert record["injected"] == (not regenerated)
 
 
@@ -528,8 +530,8 @@ def test_filled_forms_are_kept_as_they_were(data, tmp_path):
     assert again.asked == []
     assert sorted(records(tmp_path / "run"), key=lambda r: r["key"]) == sorted(before, key=lambda r: r["key"])
     lines = [json.loads(line) for line in (tmp_path / "run" / "completions.jsonl").read_text().splitlines()]
-    assert {"choices" in line for line in lines} == {True, False}
-    assert all(line["probabilities"] == {"x": {"a": 0.5}} for line in lines if "choices" in line)
+    assert {"probabilities" in line for line in lines} == {True, False}
+    assert not any("choices" in line for line in lines)  # which are read anew each time
 
 
 def test_a_failed_grade_is_asked_again(data, tmp_path):
@@ -590,3 +592,74 @@ def test_another_fit_has_records_of_its_own(data, tmp_path):
     assert (done.complete, done.new) == (True, 10)
     assert len({record["identity"] for record in records(tmp_path / "run") if record["system"] == "tree"}) == 2
     assert len(read_run(tmp_path / "run").records) == 10
+
+
+# ------------------------------------------------------------------------------------------- what cannot be answered
+
+
+class Refusing(Corrector):
+    """Cannot answer one question with memories, however often it is asked."""
+
+    def __init__(self, error: Exception, **options) -> None:
+        super().__init__(**options)
+        self.error = error
+
+    def _one(self, request):
+        bad = "number 9 " in request.user and request.user.startswith("Memories:")
+        return self.error if bad else super()._one(request)
+
+
+def test_a_prompt_that_can_never_be_answered_holds_up_no_other(data, tmp_path):
+    """As one that is too long: its question is missing, and all others are answered, in later rounds too."""
+    this = experiment(data, systems=CORRECTIVE, calibration="reference", questions=None, calibration_questions=2)
+    for _ in range(2):
+        done = run(this, tmp_path / "run", Refusing(ValueError("the prompt does not fit")))
+    missing = {(r["system"], r["question_id"]) for r in evaluated(tmp_path / "run")}
+    every = {(system, f"lucky-{n:05}") for system in CORRECTIVE for n in range(24)}
+    assert every - missing == {("b2", "lucky-00009"), ("self_rag", "lucky-00009")}
+    assert done.errors == 2
+
+
+def test_a_fault_that_may_pass_ends_a_run_whose_batches_matter(data, tmp_path):
+    """Later batches would be other ones than those of a run without the fault."""
+    this = experiment(data, systems=CORRECTIVE, calibration="reference", questions=None)
+    faulty = Refusing(TimeoutError("late"))
+    assert not run(this, tmp_path / "run", faulty).complete
+    fields = {request.form.fields[0].name for request in faulty.asked if request.form is not None}
+    assert fields == {"Grade"}  # the second round, of critiques, is not begun
+    assert run(this, tmp_path / "run", Corrector()).complete
+
+
+def test_a_fault_holds_up_no_other_where_batches_do_not_matter(data, tmp_path):
+    class Server(Refusing):
+        batch_matters = False
+
+    this = experiment(data, systems=("b1", "b2", "self_rag"), calibration="reference", questions=None)
+    done = run(this, tmp_path / "run", Server(TimeoutError("late")))
+    assert done.errors == 2  # of B2 and of Self-RAG, whose draft it is
+
+
+class Moody(Corrector):
+    """Its answers and grades hang on the whole batch, as rounding does."""
+
+    def generate(self, requests, sampling):
+        mood = len({request.key for request in requests}) + sum(len(request.user) for request in requests)
+        return [
+            Completion(f"{completion.text} {mood}", *list(vars(completion).values())[1:])
+            for completion in super().generate(requests, sampling)
+        ]
+
+
+@pytest.mark.parametrize("kept", [0, 3, 17, 41, 60, 77, 90])
+def test_a_run_of_many_rounds_that_was_cut_anywhere_ends_as_one_that_was_not(data, tmp_path, kept):
+    this = experiment(data, systems=CORRECTIVE, calibration="reference")
+    run(this, tmp_path / "whole", Moody())
+    run(this, tmp_path / "run", Moody())
+    completions = tmp_path / "run" / "completions.jsonl"
+    lines = completions.read_bytes().splitlines(keepends=True)
+    assert len(lines) > 90
+    completions.write_bytes(b"".join(lines[:kept]))
+    (tmp_path / "run" / "answers.jsonl").unlink()
+    run(this, tmp_path / "run", Moody())
+    first, second = (sorted(records(tmp_path / name), key=lambda r: r["key"]) for name in ("run", "whole"))
+    assert first == second

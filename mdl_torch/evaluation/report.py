@@ -263,11 +263,7 @@ def _notes(summary: Summary) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for system in summary.systems:
         counted: list[tuple[str, float, Rate]] = [(one.label, one.count, one.rate) for one in system.notes]
-        never = (
-            {label for name, label in theirs if name == system.system} - {label for label, _, _ in counted} - {"calls"}
-        )
         if counted:
-            counted += [(label, 0, Rate(0.0, None, None, "none", system.answers, 0)) for label in sorted(never)]
             counted.append(("calls", (system.calls.value or 0) * system.calls.n, system.calls))
         for label, count, share in counted:
             paper = [theirs.get((system.system, label))] if theirs else []

@@ -349,8 +349,10 @@ def mean(values: Sequence[float], questions: Sequence[str], *, resamples: int = 
     n, count = len(values), len(set(questions))
     if not values:
         return Rate(None, None, None, "none", 0, 0)
+    if len(set(values)) == 1:
+        return Rate(float(values[0]), None, None, "none", n, count)
     found = cluster_bootstrap(values, np.ones(n), questions, resamples=resamples)
-    if found.interval is None or len(set(values)) == 1:
+    if found.interval is None:
         return Rate(found.value, None, None, "none", n, count)
     return Rate(found.value, found.interval.low, found.interval.high, "bootstrap", n, count)
 
@@ -708,22 +710,28 @@ def _system(run: Run, name: str, resamples: int) -> SystemSummary:
         completion_tokens=cost("completion_tokens"),
         seconds=cost("seconds"),
         seconds_median=statistics.median(record["seconds"] for record in every) if every else None,
-        notes=tuple(_noted(every, resamples)),
+        notes=tuple(_noted(every, _in_paper(run, name), resamples)),
         actions={group: _actions(every, group) for group in GROUPS} if gated else {},
         seeds={measure: _over_seeds(scored, measure) for measure in MEASURES},
     )
 
 
-def _noted(records: Sequence[Record], resamples: int) -> Iterator[Noted]:
+def _in_paper(run: Run, system: str) -> set[str]:
+    """What the paper counted of a system: rows that a table has even where nothing was counted."""
+    return {label for name, label, _, _ in _noted_beside(run) if name == system}
+
+
+def _noted(records: Sequence[Record], expected: set[str], resamples: int) -> Iterator[Noted]:
     for name in dict.fromkeys(name for record in records for name in record.get("notes", {})):
-        having = [record for record in records if name in record["notes"]]
+        having = [record for record in records if name in record.get("notes", {})]
         values = [record["notes"][name] for record in having]
         asked = [record["question_id"] for record in having]
         if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             yield Noted(name, None, math.fsum(values), mean(values, asked, resamples=resamples))
             continue
         said = [_in_words(value) for value in values]
-        for value in sorted(set(said)):
+        shown = set(said) | {label.removeprefix(f"{name}: ") for label in expected if label.startswith(f"{name}: ")}
+        for value in sorted(shown | ({"yes", "no"} if shown & {"yes", "no"} else set())):
             hits = [float(one == value) for one in said]
             yield Noted(name, value, said.count(value), rate(hits, [1.0] * len(said), asked, resamples=resamples))
 

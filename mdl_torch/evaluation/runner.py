@@ -119,6 +119,9 @@ _REQUIRED = tuple(
 )
 """What every completion on the disk has."""
 
+_LASTING = (ValueError, FloatingPointError)
+"""Errors that come out the same however often the same is asked: a prompt that does not fit, logits that are NaN."""
+
 
 @dataclass
 class _Files:
@@ -181,6 +184,8 @@ class _Run:
         self.known = {record["key"]: _completion(record) for record in files.completions.records}
         self.answered = {record["key"] for record in files.answers.records}
         self.failed: Counter[str] = Counter()
+        self.interrupted = False
+        """Whether an answer is missing that another run may get, so that later batches would not be the same."""
         self.new = 0
         self.calibrating: list[str] = []
         """Keys of the answers that calibrations and supervised controllers are fitted on."""
@@ -341,12 +346,9 @@ class _Run:
         self._keep(done)
         number = 0
         settled: set[str] = set()  # by earlier rounds, whether now or before a kill
-        while waiting:
-            failures = self.failed.total()
+        while waiting and not self.interrupted:
             number += 1
             waiting = self._round(waiting, settled, f"{what}, round {number}")
-            if self.failed.total() > failures:
-                return  # the batches of the next round follow from all answers of this one
 
     def _go_on(
         self, job: _Job, prompts: list[tuple[Prompt, int]] | None, waiting: list[_Waiting], done: list[_Job]
@@ -378,7 +380,7 @@ class _Run:
                 for one in needed_by[key] if key in self.known else ():
                     one.missing.discard(key)
                     if not one.missing:
-                        found = [self.known[key] for key, _ in one.requests]
+                        found = [_read(self.known[key], request) for key, request in one.requests]
                         self._go_on(one.job, one.job.advance(found), ongoing, done)
             self._keep(done)
         settled.update(asked)
@@ -415,6 +417,7 @@ class _Run:
             if key in self.known:
                 continue
             if isinstance(found, Exception):
+                self.interrupted |= self.backend.batch_matters and not isinstance(found, _LASTING)
                 errors.append({"key": key, "noise": request.key, "error": f"{type(found).__name__}: {found}"[:1000]})
                 continue
             self.known[key] = found
@@ -563,8 +566,16 @@ def _decision(record: DecisionRecord) -> dict[str, Any]:
 
 
 def _plain(completion: Completion) -> dict[str, Any]:
-    """As it is kept; without what only the answers to forms have."""
-    return {name: value for name, value in dataclasses.asdict(completion).items() if name in _REQUIRED or value}
+    """As it is kept: likelihoods, but not what was read from them or from the text, which is read anew each time."""
+    kept = {name: value for name, value in dataclasses.asdict(completion).items() if name in _REQUIRED or value}
+    kept.pop("choices", None)
+    return kept
+
+
+def _read(completion: Completion, request: Request) -> Completion:
+    if request.form is None:
+        return completion
+    return dataclasses.replace(completion, choices=request.form.choices(completion.text, completion.probabilities))
 
 
 def _completion(record: dict[str, Any]) -> Completion:

@@ -104,8 +104,9 @@ def shown(cell: Cell) -> str:
         value, low, high = _numbers(cell, 2)
         if value is None:
             return "–"
-        bounds = "" if low is None else f" [{low:{signed}.3f}, {high:{signed}.3f}]"
-        return f"{value:{signed}.3f}{bounds}"
+        digits = 3 if abs(value) < 10 else 1
+        bounds = "" if low is None else f" [{low:{signed}.{digits}f}, {high:{signed}.{digits}f}]"
+        return f"{value:{signed}.{digits}f}{bounds}"
     if isinstance(cell, MeanStd):
         return "–" if cell.mean is None else f"{cell.mean:.3f}" + ("" if cell.std is None else f" ± {cell.std:.3f}")
     if cell is None:

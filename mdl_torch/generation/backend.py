@@ -55,7 +55,7 @@ class Sampling:
 
 
 FORM_SAMPLING = Sampling(temperature=0.0, top_p=1.0, max_new_tokens=64)
-"""How a form is filled in where it is read from text: with what is likeliest."""
+"""How a form is filled in where it is read from text: with what is likeliest. A model must not think before it."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Request:
 
     Attributes:
         key: Names the noise that its answer is drawn with: the same key gives the same draws, whatever it is batched
-            with. The evaluation makes it of seed, data, question, prompt and round, so that systems that ask the same
-            get the same answer.
+            with. The evaluation makes it of seed, data, question, prompt and how often the prompt was asked before, so
+            that systems that ask the same get the same answer.
         instruction: What the model is to do; the system turn of a chat.
         user: What it is asked, memories included; the user's turn.
         example: What shows a base model, which gets one text instead of turns, the form of the answer.
@@ -161,7 +161,7 @@ class Backend(ABC):
         forms = [required_form(request) for request in requests]
         answers = self.generate(requests, FORM_SAMPLING)
         return [
-            found if isinstance(found, Exception) else replace(found, choices=form.read(found.text))
+            found if isinstance(found, Exception) else replace(found, choices=form.choices(found.text, {}))
             for found, form in zip(answers, forms, strict=True)
         ]
 

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+READING = 2
+"""Raised when the same text or the same likelihoods are read as other labels."""
+
+_AROUND = r"[\s*_\"'`()\[\]<>|.]"  # quotes, brackets, emphasis, a full stop: nothing that denies what it stands beside
+
+
 @dataclass(frozen=True)
 class Field:
     """One thing to be said.
@@ -79,7 +85,7 @@ class Form:
     def read(self, text: str) -> dict[str, str | None]:
         """The labels that a text gives; None for a field that it does not fill in, or not clearly.
 
-        Nothing is guessed: a value has to be a label and nothing else, in any case and with any punctuation around it,
+        Nothing is guessed: a value has to be a label and nothing else, in any case, in quotes, brackets or emphasis,
         and a field that is filled in twice with different labels is not filled in. Of a form of one field the name may
         be left out if the first line holds nothing but the label; a bare label that contradicts counts all the same.
 
@@ -87,8 +93,8 @@ class Form:
             text: What a model said.
         """
         names = "|".join(re.escape(field.name) for field in self.fields)
-        pieces = re.split(rf"[;\n]|,(?=\W*(?:{names})\W{{0,4}}[:=])", text, flags=re.IGNORECASE)
-        parts = [piece for piece in pieces if re.search(r"\w", piece)]
+        between = r"\n" if len(self.fields) == 1 else rf"[;\n]|,(?={_AROUND}*(?:{names}){_AROUND}*[:=])"
+        parts = [piece for piece in re.split(between, text, flags=re.IGNORECASE) if re.search(r"\w", piece)]
         found = {field.name: _label(field, parts) for field in self.fields}
         only = self.fields[0]
         if len(self.fields) == 1 and parts:
@@ -99,10 +105,39 @@ class Form:
             found[only.name] = said.pop() if clear else None
         return found
 
+    def choices(self, text: str, probabilities: Mapping[str, Mapping[str, float]]) -> dict[str, str | None]:
+        """What an answer says: by the labels' probabilities where there are any, else by its text.
+
+        Args:
+            text: What a model said.
+            probabilities: Of the labels of each field; empty if they are not known. Of a tie for the first place
+                nothing is chosen.
+
+        Example:
+            >>> Form((Field("V", ("yes", "no")),)).choices("yes", {"V": {"yes": 0.5, "no": 0.5}})
+            {'V': None}
+        """
+        if not probabilities:
+            return self.read(text)
+        return {field.name: likeliest(probabilities[field.name]) for field in self.fields}
+
+
+def likeliest(probabilities: Mapping[str, float]) -> str | None:
+    """The likeliest label; None if two share that place.
+
+    Example:
+        >>> likeliest({"yes": 0.6, "no": 0.4}), likeliest({"yes": 0.4, "no": 0.4, "so": 0.2})
+        ('yes', None)
+    """
+    best = max(probabilities.values())
+    labels = [label for label, probability in probabilities.items() if probability == best]
+    return labels[0] if len(labels) == 1 else None
+
 
 def _value(field: Field, part: str) -> str | None:
     """What a part of an answer says of a field; None if it is not about it."""
-    match = re.match(rf"\W*{re.escape(field.name)}\W{{0,4}}?[:=\-–]\W*(.*)", part, re.IGNORECASE)
+    named = rf"(?:{_AROUND}|[-#])*{re.escape(field.name)}{_AROUND}*?(?:[:=]|\s[-–—]\s)(.*)"
+    match = re.match(named, part, re.IGNORECASE)
     return None if match is None else match[1]
 
 
@@ -116,5 +151,5 @@ def _matching(field: Field, value: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Words alone, in lower case."""
-    return " ".join(re.findall(r"\w+", text.lower()))
+    """In lower case, without what may stand around a word that is said."""
+    return " ".join(re.sub(rf"^{_AROUND}+|(?:{_AROUND}|,)+$", "", text.lower()).split())

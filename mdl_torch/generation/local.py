@@ -79,6 +79,7 @@ class LocalBackend(Backend):
 
     **Forms** are not written but read from likelihoods: log P(label | prompt, labels before it), the sum over the
     label's tokens. The likeliest label is taken, and ``probabilities`` are the labels' likelihoods over their sum.
+    Where two tie for the first place, as they may in bfloat16, none is, and what follows is read after the first.
 
     **Sampling** is what was asked for: temperature, then top-p. Filters that a model's own generation settings add
     (Gemma's top-k of 64) are not applied.
@@ -391,6 +392,9 @@ class LocalBackend(Backend):
                     except ValueError as error:
                         row.error = error
                         continue
+                    if any(tokens[: read[place]] != row.prompt[: read[place]] for tokens in labels):
+                        row.error = ValueError("the tokens of the form must go on from those of the prompt")
+                        continue
                     before = _common_prefix([self._tokens(self._before(row, number)), *labels])
                     asked += [_Label(place, read[place], max(read[place] + 1, before), tokens) for tokens in labels]
             scores = iter(self._log_likelihoods(asked, cache, mask))
@@ -487,7 +491,7 @@ class LocalBackend(Backend):
             seconds=seconds,
             model=self._name,
             notes=row.notes,
-            choices=dict(row.values),
+            choices=row.form.choices(line, row.probabilities),
             probabilities=row.probabilities,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mdl_torch.evaluation.systems.base import Answer, System
+from mdl_torch.generation.forms import READING
 from mdl_torch.generation.prompts import ask, critique, inject, wording_digest
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ class SelfRAG(System):
     memories bear on the question?), ISSUP (do they bear out the draft?) and ISUSE (is it useful, 5 to 1?). A draft
     whose memories are Irrelevant, or that has No support, is thrown away, and the model answers from its own knowledge.
     ISUSE is counted and decides nothing, since there is one draft and none to rank it against. A token that cannot be
-    read is counted and condemns nothing.
+    read is counted and condemns nothing. Without memories the draft, B1's answer, stands unchecked.
+
+    The method's authors grade each passage by itself, draft with each, and rank the drafts by the three tokens; here,
+    as in the paper, one critique is of the one draft and the whole store.
     """
 
     name = "self_rag"
@@ -26,12 +30,14 @@ class SelfRAG(System):
     @property
     def identity(self) -> str:
         """The wording of its prompts."""
-        return wording_digest(critique("q", ["m"], "a"))
+        return f"{wording_digest(critique('q', ['m'], 'a'))} {READING}"
 
     def answer(self, item: Item) -> Steps:
         """Draft, critique, and regeneration where it fails."""
         question, memories = item.question.text, item.memories
         draft = yield inject(question, memories)
+        if not memories:
+            return Answer(draft.text, injected=False, notes={"regenerated": False})
         checked = yield critique(question, memories, draft.text)
         tokens = checked.choices
         regenerated = tokens["ISREL"] == "Irrelevant" or tokens["ISSUP"] == "No support"
@@ -43,4 +49,4 @@ class SelfRAG(System):
         if regenerated:
             final = yield ask(question)
             return Answer(final.text, injected=False, notes=notes)
-        return Answer(draft.text, injected=bool(memories), notes=notes)
+        return Answer(draft.text, injected=True, notes=notes)
