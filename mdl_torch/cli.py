@@ -491,7 +491,7 @@ def _analyse(options: Namespace) -> int:
     console, found = _console(), []
     for study in studies:
         target = Path(options.output or study.run.folder / "report")
-        tables = analyse(study, names)
+        tables = analyse(study, names, latency_runs=options.latency_runs)
         files = write_report(study.run.folder, target, figures=options.figures) if options.all else []
         files += write_analyses(study, tables, target, figures=options.figures) if names else []
         if options.cases is not None or options.all:
@@ -638,6 +638,8 @@ def _report_options(parser: ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also every analysis of the paper, and the case study")
     only = "some analyses alone: accuracy, table6, table7a, table7b, table10, safety, gating, selective, fig4, ..."
     parser.add_argument("--only", type=list[str] | None, default=None, metavar="[NAME, ...]", help=only)
+    runs = "how often the latency profile of --all, or of table8, times each stage; 100,000 times if null"
+    parser.add_argument("--latency_runs", type=PositiveInt | None, default=None, help=runs)
     cases = "the case study alone, of these questions, or of [] picked ones"
     parser.add_argument("--cases", type=list[str] | None, default=None, metavar="[ID, ...]", help=cases)
 
@@ -705,10 +707,10 @@ COMMANDS: dict[str, Command] = {
         "mdl calibrate runs/gemma -o calibration.json && mdl score in.jsonl --gate.calibration calibration.json",
     ),
     "report": Command(
-        "tables and figures of one run or several, beside the paper's",
+        "tables and figures of one run or several, beside the paper's, and the paper's analyses",
         _report,
         _report_options,
-        "mdl report runs/gemma runs/halueval -o report",
+        "mdl report runs/gemma runs/halueval -o report && mdl report runs/gemma --only '[table6, fig4]'",
     ),
     "bench conflicts": Command(
         "how often the conflict detectors fire on labelled pairs of texts",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mdl_torch.errors import unknown_name
 from mdl_torch.figures import save, style
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from mdl_torch.evaluation.tables import Table
 
 
+class Drawn(NamedTuple):
+    """A figure, the name of its file, and what it shows."""
+
+    stem: str
+    caption: str
+    figure: Figure
+
+
 @dataclass(frozen=True)
 class Analysis:
     """What can be asked of a run.
@@ -33,7 +42,7 @@ class Analysis:
 
     about: str
     tables: Callable[[Study], Sequence[Table]] = lambda study: ()
-    figures: Callable[[Study], Sequence[tuple[str, Figure]]] = lambda study: ()
+    figures: Callable[[Study], Sequence[Drawn]] = lambda study: ()
 
 
 def _accuracy(study: Study) -> Sequence[Table]:
@@ -84,48 +93,54 @@ def _selective(study: Study) -> Sequence[Table]:
     return selective_table(study), area_table(study)
 
 
-def _maps(study: Study) -> Sequence[tuple[str, Figure]]:
-    from mdl_torch.analysis.plots import decision_map
+def _maps(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.analysis.plots import CAPTIONS, decision_map
 
-    return (("fig4", decision_map(study)),)
-
-
-def _confusion(study: Study) -> Sequence[tuple[str, Figure]]:
-    from mdl_torch.analysis.plots import confusion
-
-    return (("fig5a", confusion(study)),)
+    return (Drawn("fig4", CAPTIONS["decision_map"], decision_map(study)),)
 
 
-def _grid(study: Study) -> Sequence[tuple[str, Figure]]:
+def _confusion(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.analysis.plots import CAPTIONS, confusion
+
+    return (Drawn("fig5a", CAPTIONS["confusion"], confusion(study)),)
+
+
+def _grid(study: Study) -> Sequence[Drawn]:
     from mdl_torch.analysis.gating import gate_grid
-    from mdl_torch.analysis.plots import gate_grid_figure
+    from mdl_torch.analysis.plots import CAPTIONS, gate_grid_figure
 
-    return (("fig5b", gate_grid_figure(gate_grid(study))),)
-
-
-def _abstention(study: Study) -> Sequence[tuple[str, Figure]]:
-    from mdl_torch.analysis.plots import abstention_map
-
-    return (("fig5c", abstention_map(study)),)
+    return (Drawn("fig5b", CAPTIONS["gate_grid_figure"], gate_grid_figure(gate_grid(study))),)
 
 
-def _seeds(study: Study) -> Sequence[tuple[str, Figure]]:
-    from mdl_torch.analysis.plots import seed_figure
+def _abstention(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.analysis.plots import CAPTIONS, abstention_map
 
-    return (("seeds", seed_figure(study)),)
+    return (Drawn("fig5c", CAPTIONS["abstention_map"], abstention_map(study)),)
 
 
-def _risk_coverage(study: Study) -> Sequence[tuple[str, Figure]]:
-    from mdl_torch.analysis.plots import risk_coverage_figure
+def _seeds(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.analysis.plots import CAPTIONS, seed_figure
+
+    return (Drawn("seeds", CAPTIONS["seed_figure"], seed_figure(study)),)
+
+
+def _risk_coverage(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.analysis.plots import CAPTIONS, risk_coverage_figure
     from mdl_torch.analysis.selective import curves, operating_points
 
-    return (("risk_coverage", risk_coverage_figure(curves(study), operating_points(study))),)
+    return (
+        Drawn(
+            "risk_coverage",
+            CAPTIONS["risk_coverage_figure"],
+            risk_coverage_figure(curves(study), operating_points(study)),
+        ),
+    )
 
 
-def _latency(study: Study) -> Sequence[Table]:
-    from mdl_torch.analysis.latency import latency_table
+def _latency(study: Study, runs: int | None = None) -> Sequence[Table]:
+    from mdl_torch.analysis.latency import RUNS, latency_table
 
-    return (latency_table(study, progress=sys.stderr.isatty()),)
+    return (latency_table(study, runs=runs or RUNS, progress=sys.stderr.isatty()),)
 
 
 ANALYSES: dict[str, Analysis] = {
@@ -167,17 +182,21 @@ def chosen(names: Sequence[str] | None) -> list[str]:
     return [name for name in ANALYSES if name in names]
 
 
-def analyse(study: Study, names: Sequence[str] | None = None) -> dict[str, tuple[Table, ...]]:
+def analyse(
+    study: Study, names: Sequence[str] | None = None, *, latency_runs: int | None = None
+) -> dict[str, tuple[Table, ...]]:
     """The tables of some analyses, all by default, by the names of the analyses.
 
     Args:
         study: Of a run.
         names: Keys of ``ANALYSES``.
+        latency_runs: How often each stage of a decision is timed, for ``table8``; 100,000 times by default.
 
     Raises:
         ValueError: A name is unknown.
     """
-    return {name: tuple(ANALYSES[name].tables(study)) for name in chosen(names)}
+    timed = {"table8": functools.partial(_latency, runs=latency_runs)}
+    return {name: tuple(timed.get(name, ANALYSES[name].tables)(study)) for name in chosen(names)}
 
 
 def write_analyses(
@@ -207,9 +226,9 @@ def write_analyses(
             files.append(target / f"{table.name}.csv")
             files[-1].write_text(table.csv(), "utf-8")
         with style() if figures else contextlib.nullcontext():
-            for stem, figure in ANALYSES[name].figures(study) if figures else ():
-                files += [save(figure, target / f"{stem}{suffix}") for suffix in (".png", ".svg")]
-                parts.append(f"![{ANALYSES[name].about}]({stem}.png)\n")
+            for drawn in ANALYSES[name].figures(study) if figures else ():
+                files += [save(drawn.figure, target / f"{drawn.stem}{suffix}") for suffix in (".png", ".svg")]
+                parts.append(f"![{ANALYSES[name].about}]({drawn.stem}.png)\n\n{drawn.caption}\n")
     files.append(target / "analyses.md")
     files[-1].write_text("\n".join(parts), "utf-8")
     return files
