@@ -8,11 +8,11 @@ usage() {
     cat <<'TEXT'
 Usage: bash scripts/test.sh [--fast] [--help]
 
-Sets up .venv (scripts/setup.sh), then runs every check: lint, format, types, tests and doctests. The tests
-also build the wheel, install it elsewhere and use it there. All checks run even if one fails; the exit status is 0
-only if all passed.
+Sets up .venv (scripts/setup.sh), then runs every check: lint, format, types, tests, doctests and notebooks. The
+tests also build the wheel, install it elsewhere and use it there. All checks run even if one fails; the exit status
+is 0 only if all passed.
 
-  --fast   the inner loop: leaves out tests marked slow, the wheel among them
+  --fast   the inner loop: leaves out the notebooks and tests marked slow, the wheel among them
 
 Tests that need the development data look in ../shared/data, or in the folder that MDL_DATA names, and are skipped
 where it is absent.
@@ -65,6 +65,7 @@ if "$fast"; then
     step tests "${pytest[@]}" -m 'not slow' mdl_torch tests
 else
     step tests "${pytest[@]}" mdl_torch tests
+    step notebooks pytest --nbmake --nbmake-timeout=900 notebooks
 fi
 
 if ((${#failed[@]})); then
