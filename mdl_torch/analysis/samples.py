@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 POOLED = ("b1", "b2", "b3")
 """Systems whose answers the paper pools (Section 5.3)."""
 
+FAVOURED = (
+    "B3's labels follow from what the full controller did, which favours it, and whatever decides alike; those of B1"
+    " and B2 do not."
+)
+"""What has to be said of every figure over pooled answers."""
+
 
 @dataclass(frozen=True)
 class Samples:

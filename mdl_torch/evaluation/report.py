@@ -24,7 +24,7 @@ from mdl_torch.evaluation.results import (
     read_run,
     summarise,
 )
-from mdl_torch.evaluation.tables import Cell, Table
+from mdl_torch.evaluation.tables import Cell, Table, p_in_words, t_in_words
 from mdl_torch.figures import save, style
 from mdl_torch.outputs import Action
 
@@ -329,10 +329,10 @@ def _differences(summary: Summary) -> Table:
                 one.hallucination["high_risk"],
                 one.risk_weighted,
                 one.correct,
-                _test(test),
+                t_in_words(test),
                 None if test is None else test.d_z,
-                _test(seeds),
-                f"{one.mcnemar.only_first} : {one.mcnemar.only_second}, {_p(one.mcnemar.p)}",
+                t_in_words(seeds),
+                f"{one.mcnemar.only_first} : {one.mcnemar.only_second}, {p_in_words(one.mcnemar.p)}",
             )
         )
     columns = ("difference", "pairs", "overall", "A = 0.85", "risk-weighted", "correct answers", "t over questions")
@@ -457,18 +457,9 @@ def _slugs(summaries: Sequence[Summary]) -> list[str]:
     return found
 
 
-def _test(test: Any) -> str | None:
-    if test is None:
-        return None
-    return "no variation" if test.t is None else f"t({test.n - 1}) = {test.t:.2f}, {_p(test.p)}"
-
-
-def _whole(value: float) -> int | float:
-    return round(value) if abs(value - round(value)) < 1e-9 else value
-
-
-def _p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+def _whole(value: float) -> int | None:
+    """A count; of a sum that is none, such as that of probabilities, nothing."""
+    return round(value) if abs(value - round(value)) < 1e-9 else None
 
 
 # ------------------------------------------------------------------------------------------------------- the figures

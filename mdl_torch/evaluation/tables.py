@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from mdl_torch.evaluation.results import Rate
-from mdl_torch.evaluation.statistics import Estimate, MeanStd
+from mdl_torch.evaluation.statistics import Estimate, MeanStd, PairedT
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -114,6 +114,30 @@ def shown(cell: Cell) -> str:
     if isinstance(cell, float):
         return f"{cell:.1f}" if abs(cell) >= 10 else f"{cell:.3f}"
     return str(cell)
+
+
+def t_in_words(test: PairedT | None) -> str | None:
+    """A paired t-test for a cell.
+
+    Example:
+        >>> t_in_words(PairedT(-0.1, -2.5, 0.0155, -0.3, 70))
+        't(69) = -2.50, p = 0.016'
+    """
+    if test is None:
+        return None
+    return (
+        "no variation" if test.t is None or test.p is None else f"t({test.n - 1}) = {test.t:.2f}, {p_in_words(test.p)}"
+    )
+
+
+def p_in_words(p: float) -> str:
+    """A p value for a cell.
+
+    Example:
+        >>> p_in_words(0.0204), p_in_words(0.0004)
+        ('p = 0.020', 'p < 0.001')
+    """
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
 
 
 def _numbers(cell: Cell, extras: int) -> list[Any]:
