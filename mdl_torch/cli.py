@@ -455,7 +455,7 @@ def _report(options: Namespace) -> int:
     from mdl_torch.evaluation.report import report_tables, write_summaries
     from mdl_torch.evaluation.results import read_run, summarise
 
-    if options.all or options.only or options.cases is not None:
+    if options.all or options.only is not None or options.cases is not None:
         return _analyse(options)
     runs = [read_run(folder) for folder in options.runs]
     summaries = [summarise(run) for run in runs]
@@ -479,35 +479,41 @@ def _analyse(options: Namespace) -> int:
     from mdl_torch.analysis.cases import pick, write_cases
     from mdl_torch.analysis.everything import analyse, chosen, write_analyses
     from mdl_torch.analysis.study import Study
-    from mdl_torch.evaluation.report import report_tables, write_report
+    from mdl_torch.evaluation.report import report_tables, write_summaries
     from mdl_torch.evaluation.results import summarise
 
-    if options.all and options.only:
+    if options.all and options.only is not None:
         raise ValueError("--all and --only exclude each other")
-    names = [] if not (options.all or options.only) else chosen(options.only)
-    studies = [Study.of(folder) for folder in options.runs]
-    if options.output and len(studies) > 1:
+    if options.only == []:
+        raise ValueError("--only must name one analysis or more, such as '[table6, fig4]', got none")
+    if options.output and len(options.runs) > 1:
         raise ValueError("--output names one folder, and the analyses of several runs need one each: leave it out")
-    console, found = _console(), []
-    for study in studies:
-        target = Path(options.output or study.run.folder / "report")
+    names = [] if not (options.all or options.only) else chosen(options.only)
+    console, found, complete = _console(), [], True
+    for folder in options.runs:
+        study = Study.of(folder)
+        run, target = study.run, Path(options.output or Path(folder) / "report")
+        complete &= len(run.records) == run.expected * len(run.systems)
+        files = [run.to_parquet(Path(folder) / "answers.parquet")] if options.parquet else []
         tables = analyse(study, names, latency_runs=options.latency_runs)
-        files = write_report(study.run.folder, target, figures=options.figures) if options.all else []
+        summary = summarise(run) if options.all else None
+        files += write_summaries([summary], target, figures=options.figures) if summary else []
         files += write_analyses(study, tables, target, figures=options.figures) if names else []
         if options.cases is not None or options.all:
             files += write_cases(pick(study, chosen=options.cases or None), target)
         if options.json:
-            plain = [table.to_dict() for several in tables.values() for table in several]
-            found.append({"run": str(study.run.folder), "files": [str(file) for file in files], "tables": plain})
+            told: dict[str, Any] = {"run": str(folder), "files": [str(file) for file in files]}
+            told["tables"] = [table.to_dict() for several in tables.values() for table in several]
+            found.append(told if summary is None else {**told, "summary": summary.to_dict()})
             continue
-        if options.all:
-            console.print(report_tables(summarise(study.run)), highlight=False)
+        if summary is not None:
+            console.print(report_tables(summary), highlight=False)
         for table in itertools.chain.from_iterable(tables.values()):
             console.print(table.rich(), highlight=False)
         console.print(f"wrote {len(files)} files to {target}", highlight=False, markup=False)
     if options.json:
         _print_json(found)
-    return FINE
+    return FINE if complete else BAD
 
 
 def _calibrate(options: Namespace) -> int:
@@ -636,9 +642,12 @@ def _report_options(parser: ArgumentParser) -> None:
     parser.add_argument("--figures", type=bool, default=True, help="whether to draw")
     parser.add_argument("--parquet", action="store_true", help="also write the answers of each run as Parquet")
     parser.add_argument("--all", action="store_true", help="also every analysis of the paper, and the case study")
-    only = "some analyses alone: accuracy, table6, table7a, table7b, table10, safety, gating, selective, fig4, ..."
+    only = (
+        "some analyses alone: table5, fig3a, fig3b, accuracy, table6, table7a, table7b, table10, safety, gating, "
+        "selective, fig4, fig5a, fig5b, fig5c, table8, risk_coverage, seeds"
+    )
     parser.add_argument("--only", type=list[str] | None, default=None, metavar="[NAME, ...]", help=only)
-    runs = "how often the latency profile of --all, or of table8, times each stage; 100,000 times if null"
+    runs = "how often --all and table8 time each stage, slow ones fewer times; 100,000 times if null"
     parser.add_argument("--latency_runs", type=PositiveInt | None, default=None, help=runs)
     cases = "the case study alone, of these questions, or of [] picked ones"
     parser.add_argument("--cases", type=list[str] | None, default=None, metavar="[ID, ...]", help=cases)

@@ -105,7 +105,8 @@ def test_cases_alone(capfd, folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--only", "[table5]"], "unknown analysis 'table5'"),
+        (["--only", "[table9]"], "unknown analysis 'table9'"),
+        (["--only", "[]"], "--only must name one analysis or more"),
         (["--all", "--only", "[table6]"], "--all and --only exclude each other"),
     ],
 )
@@ -113,6 +114,22 @@ def test_what_cannot_be_asked(capfd, folder, options, message):
     status, _, err = mdl(capfd, "report", str(folder), *options)
     assert status != 0
     assert message in err
+
+
+def test_the_help_names_every_analysis(capfd):
+    _, out, _ = mdl(capfd, "report", "--help")
+    words = out.replace("\n", " ").split("--only")[-1].split("--latency_runs")[0].replace(",", " ").split()
+    assert set(ANALYSES) <= set(words)
+
+
+def test_one_alone_leaves_the_report_of_all_as_it_was(folder, tmp_path):
+    study = Study.of(folder)
+    whole = dict.fromkeys(ANALYSES, ())
+    write_analyses(study, whole, tmp_path, figures=False)
+    before = (tmp_path / "analyses.md").read_bytes()
+    write_analyses(study, analyse(study, ["accuracy"]), tmp_path, figures=False)
+    assert (tmp_path / "analyses.md").read_bytes() == before
+    assert "Decision accuracy" in (tmp_path / "accuracy.md").read_text("utf-8")
 
 
 def test_names_come_in_their_order():

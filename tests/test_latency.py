@@ -28,6 +28,8 @@ from mdl_torch.analysis.latency import (
     LEARNED,
     PAPER,
     POLICY,
+    READ,
+    READING,
     ROUNDS,
     TOTAL,
     Profile,
@@ -97,7 +99,7 @@ def test_shares_ratios_and_the_papers_figures():
     assert found[AGGREGATION].ratio == 1.5
     assert (found["odd"].share, found["odd"].ratio, found["odd"].paper) == (None, 0.25, None)
     assert found[TOTAL].share == 1.0
-    assert found[TOTAL].paper == 138.7
+    assert (found[TOTAL].paper, PAPER[READ]) == (None, 138.7)  # the paper's total reads the texts too
     assert list(found) == list(durations)
 
 
@@ -109,8 +111,8 @@ def test_without_total_and_baseline_there_are_no_shares_and_ratios():
 
 
 def test_the_papers_own_figures_add_up_as_it_says():
-    assert PAPER[AGGREGATION] + PAPER[CONTROLLER] == pytest.approx(PAPER[TOTAL], abs=0.11)
-    assert PAPER[AGGREGATION] / PAPER[TOTAL] == pytest.approx(0.71, abs=5e-4)
+    assert PAPER[READING] + PAPER[CONTROLLER] == pytest.approx(PAPER[READ], abs=0.11)
+    assert PAPER[READING] / PAPER[READ] == pytest.approx(0.71, abs=5e-4)
 
 
 # -------------------------------------------------------------------------------------------------- what is timed
@@ -168,6 +170,8 @@ def test_every_stage_is_called_on_what_the_one_before_made(layer, stores, monkey
         decision = layer(signals.relevance, signals.reliability, signals.risk)
         assert_identical(kept[GUARD].inputs[place][0], decision)
         assert_identical(kept[TOTAL].call(*given)[1], kept[GUARD].call(*kept[GUARD].inputs[place]))
+        assert_identical(kept[READ].call(*kept[READ].inputs[place])[1], kept[TOTAL].call(*given)[1])
+        assert kept[READING].call(*kept[READING].inputs[place]).relevance == signals.relevance
         assert kept[FEATURES].inputs[place] == (TEXTS[place],)
     assert [tuple(one.item() for one in row) for row in kept[CONTROLLER].inputs] == [
         tuple(np.float32(POINT[0]).tolist())
@@ -226,8 +230,10 @@ def test_rows_and_runs(layer, stores):
         BASELINE,
         *LEARNED.values(),
         FEATURES,
+        READING,
+        READ,
     ]
-    few = {FEATURES, *LEARNED.values()}
+    few = {FEATURES, READING, READ, *LEARNED.values()}
     assert {one.name: one.runs for one in profile.timings} == {
         one.name: FEWEST if one.name in few else 30 for one in profile.timings
     }
@@ -338,7 +344,7 @@ def test_the_table_of_a_run(layer, monkeypatch):
     rows = samples([[0.9, 0.5, 0.2], [0.2, 0.5, 0.8]] * 5, [True, False] * 5)
     found = latency_table(study(rows, layers={"paper": layer}, records=records(TEXTS)), runs=2)
     assert found.name == "table8"
-    assert len(found.rows) == 12
+    assert len(found.rows) == 14
     assert {row[0] for row in found.rows} >= set(PAPER) | set(LEARNED.values()) | {BASELINE}
     assert "filled up" in found.note
     assert "nan" not in found.markdown().lower().replace("nanosecond", "")

@@ -45,6 +45,29 @@ class Analysis:
     figures: Callable[[Study], Sequence[Drawn]] = lambda study: ()
 
 
+def _systems(study: Study) -> Sequence[Table]:
+    from mdl_torch.evaluation.report import tables
+    from mdl_torch.evaluation.results import summarise
+
+    return [table for table in tables(summarise(study.run)) if table.name in ("baselines", "hallucination")]
+
+
+def _risks(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.evaluation.report import risk_figure
+    from mdl_torch.evaluation.results import summarise
+
+    caption = "Hallucination by risk, a bar a system with its 95% interval; as lines, how often B3 abstains."
+    return (Drawn("fig3a", caption, risk_figure(summarise(study.run))),)
+
+
+def _top_risk(study: Study) -> Sequence[Drawn]:
+    from mdl_torch.evaluation.report import top_risk_figure
+    from mdl_torch.evaluation.results import summarise
+
+    caption = "Hallucination at A = 0.85; `mdl report` of several runs draws them side by side."
+    return (Drawn("fig3b", caption, top_risk_figure([summarise(study.run)])),)
+
+
 def _accuracy(study: Study) -> Sequence[Table]:
     from mdl_torch.analysis.accuracy import accuracy_table, paired_table
 
@@ -64,15 +87,15 @@ def _ablation(study: Study) -> Sequence[Table]:
 
 
 def _supervised(study: Study) -> Sequence[Table]:
-    from mdl_torch.analysis.supervised import supervised_table
+    from mdl_torch.analysis.supervised import supervised_tables
 
-    return (supervised_table(study),)
+    return supervised_tables(study)
 
 
 def _information(study: Study) -> Sequence[Table]:
-    from mdl_torch.analysis.information import information_table
+    from mdl_torch.analysis.information import information_tables
 
-    return (information_table(study),)
+    return information_tables(study)
 
 
 def _safety(study: Study) -> Sequence[Table]:
@@ -144,18 +167,23 @@ def _latency(study: Study, runs: int | None = None) -> Sequence[Table]:
 
 
 ANALYSES: dict[str, Analysis] = {
+    "table5": Analysis("systems and what they cost (Tables 4 and 5)", _systems),
+    "fig3a": Analysis("hallucination by risk (Fig. 3(a))", figures=_risks),
+    "fig3b": Analysis("hallucination at the highest risk (Fig. 3(b))", figures=_top_risk),
     "accuracy": Analysis("decision accuracy under both oracles, and its ceiling (Section 5.3)", _accuracy),
     "table6": Analysis("what each signal adds (Table 6)", _complementarity),
     "table7a": Analysis("what each part of the controller adds (Table 7(a))", _ablation),
     "table7b": Analysis("beside supervised controllers, cross-validated (Table 7(b))", _supervised),
     "table10": Analysis("what the signals tell of the oracle, in bits (Table 10)", _information),
     "safety": Analysis("low relevance, high risk, categories, residual hallucination (Sections 5.3 and 6)", _safety),
-    "gating": Analysis("C and α, and the grid of gate coefficients (Section 5.4, Fig. 5(b))", _gating, _grid),
-    "selective": Analysis("risk and coverage, over-abstention; not in the paper", _selective, _risk_coverage),
+    "gating": Analysis("C and α, and the grid of gate coefficients (Section 5.4)", _gating),
+    "selective": Analysis("operating points, over-abstention, risk and coverage; not in the paper", _selective),
     "fig4": Analysis("decisions over the plane of M and R (Fig. 4)", figures=_maps),
     "fig5a": Analysis("actions against the oracle (Fig. 5(a))", figures=_confusion),
+    "fig5b": Analysis("accuracy over the grid of gate coefficients (Fig. 5(b))", figures=_grid),
     "fig5c": Analysis("abstention at high risk over M and R (Fig. 5(c))", figures=_abstention),
     "table8": Analysis("what a decision takes, stage by stage (Table 8); minutes", _latency),
+    "risk_coverage": Analysis("risk against coverage; not in the paper", figures=_risk_coverage),
     "seeds": Analysis("decisions of other seeds of the basis; not in the paper", figures=_seeds),
 }
 """Every analysis by its name."""
@@ -170,9 +198,9 @@ def chosen(names: Sequence[str] | None) -> list[str]:
     Example:
         >>> chosen(["table6", "accuracy"])
         ['accuracy', 'table6']
-        >>> chosen(["table5"])  # doctest: +ELLIPSIS
+        >>> chosen(["table9"])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        ValueError: unknown analysis 'table5'; did you mean 'table6'? Known: accuracy, fig4, fig5a, fig5c, gating, ...
+        ValueError: unknown analysis 'table9'; did you mean 'table8'? Known: accuracy, fig3a, ...
     """
     if names is None:
         return list(ANALYSES)
@@ -229,6 +257,6 @@ def write_analyses(
             for drawn in ANALYSES[name].figures(study) if figures else ():
                 files += [save(drawn.figure, target / f"{drawn.stem}{suffix}") for suffix in (".png", ".svg")]
                 parts.append(f"![{ANALYSES[name].about}]({drawn.stem}.png)\n\n{drawn.caption}\n")
-    files.append(target / "analyses.md")
+    files.append(target / ("analyses.md" if list(found) == list(ANALYSES) else f"{'-'.join(found)}.md"))
     files[-1].write_text("\n".join(parts), "utf-8")
     return files

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     Floats = NDArray[np.float64]
+    Counts = NDArray[np.int64]
 
 RESAMPLES = 10_000
 """Of a bootstrap."""
+
+DRAWN = 2_000
+"""Of a bootstrap of what is not a ratio of sums, which has to be computed anew from the rows of each resample."""
 
 _AT_ONCE = 1_000_000  # drawn counts that are held in memory
 
@@ -178,6 +182,49 @@ def cluster_bootstrap(
     sums = np.stack([np.bincount(of, values, clusters).astype(np.float64) for values in (above, below)], axis=1)
     interval = _percentiles(sums, seed, resamples, confidence) if clusters > 1 else None
     return Estimate(float(above.sum() / below.sum()), interval, clusters, len(above))
+
+
+def drawn(questions: ArrayLike, *, resamples: int = DRAWN, seed: int = 0) -> Counts:
+    """How often each row is in each resample of a bootstrap over questions: all rows of a question together.
+
+    Args:
+        questions: Which question each row is of, ``(n,)``, n >= 1.
+        resamples: How many.
+        seed: Of the draws.
+
+    Returns:
+        ``(resamples, n)``.
+
+    Example:
+        >>> sorted({tuple(row) for row in drawn(["a", "a", "b"], resamples=100).tolist()})
+        [(0, 0, 2), (1, 1, 1), (2, 2, 0)]
+    """
+    ids, of = np.unique(np.asarray(questions), return_inverse=True)
+    counts = np.random.default_rng(seed).multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=resamples)
+    return np.asarray(counts[:, of], np.int64)
+
+
+def bootstrapped(statistic: Callable[[Counts], Floats], questions: ArrayLike, counts: Counts) -> Estimate:
+    """A statistic of weighted rows, with its 95% percentile interval over resamples; none of a single question.
+
+    Args:
+        statistic: Of weights ``(*, n)``, gives ``(*,)``; resamples of which it is not finite are left out.
+        questions: Which question each row is of, ``(n,)``.
+        counts: From ``drawn``.
+
+    Example:
+        >>> rows = ["a", "b"]
+        >>> bootstrapped(lambda w: (w * [0, 1]).sum(axis=-1) / w.sum(axis=-1), rows, drawn(rows)).interval
+        Interval(low=0.0, high=1.0)
+    """
+    n, asked = counts.shape[1], len(np.unique(np.asarray(questions)))
+    value = float(statistic(np.ones(n, np.int64)))
+    found = statistic(counts)
+    found = found[np.isfinite(found)]
+    interval = None
+    if asked > 1 and len(found):
+        interval = Interval(*(float(bound) for bound in np.quantile(found, (0.025, 0.975))))
+    return Estimate(value if math.isfinite(value) else None, interval, asked, n)
 
 
 def paired_difference(

@@ -120,7 +120,7 @@ def t_in_words(test: PairedT | None) -> str | None:
     """A paired t-test for a cell.
 
     Example:
-        >>> t_in_words(PairedT(-0.1, -2.5, 0.0155, -0.3, 70))
+        >>> t_in_words(PairedT(-0.1, -2.5, 0.0148, -0.3, 70))
         't(69) = -2.50, p = 0.016'
     """
     if test is None:
