@@ -434,7 +434,13 @@ def _seed_stability(layer: "MemoryDecisionLayer", seeds: int, files: "Sequence[s
     return found
 
 
+def _check_output(options: Namespace) -> None:
+    if options.output == "":
+        raise ValueError("--output must name a folder, got ''")
+
+
 def _evaluate(options: Namespace) -> int:
+    _check_output(options)
     from mdl_torch.evaluation.experiment import Experiment
     from mdl_torch.evaluation.runner import run
     from mdl_torch.generation.build import build_backend
@@ -455,6 +461,9 @@ def _report(options: Namespace) -> int:
     from mdl_torch.evaluation.report import report_tables, write_summaries
     from mdl_torch.evaluation.results import read_run, summarise
 
+    _check_output(options)
+    if len({Path(folder).resolve() for folder in options.runs}) < len(options.runs):
+        raise ValueError(f"runs must be folders, each once, got {', '.join(options.runs)}")
     if options.all or options.only is not None or options.cases is not None:
         return _analyse(options)
     runs = [read_run(folder) for folder in options.runs]
@@ -481,18 +490,23 @@ def _analyse(options: Namespace) -> int:
     from mdl_torch.analysis.study import Study
     from mdl_torch.evaluation.report import report_tables, write_summaries
     from mdl_torch.evaluation.results import summarise
+    from mdl_torch.figures import style
 
     if options.all and options.only is not None:
         raise ValueError("--all and --only exclude each other")
-    if options.only == []:
+    if options.only is not None and not _names(options.only):
         raise ValueError("--only must name one analysis or more, such as '[table6, fig4]', got none")
     if options.output and len(options.runs) > 1:
         raise ValueError("--output names one folder, and the analyses of several runs need one each: leave it out")
-    names = [] if not (options.all or options.only) else chosen(options.only)
+    names = [] if not (options.all or options.only) else chosen(_names(options.only))
+    picked = _names(options.cases)
+    studies = [Study.of(folder) for folder in options.runs]
+    if options.figures and names:
+        with style():  # says what is missing before anything is computed
+            pass
     console, found, complete = _console(), [], True
-    for folder in options.runs:
-        study = Study.of(folder)
-        run, target = study.run, Path(options.output or Path(folder) / "report")
+    for folder, study in zip(options.runs, studies, strict=True):
+        run, target = study.run, _made(options.output or Path(folder) / "report")
         complete &= len(run.records) == run.expected * len(run.systems)
         files = [run.to_parquet(Path(folder) / "answers.parquet")] if options.parquet else []
         tables = analyse(study, names, latency_runs=options.latency_runs)
@@ -500,7 +514,7 @@ def _analyse(options: Namespace) -> int:
         files += write_summaries([summary], target, figures=options.figures) if summary else []
         files += write_analyses(study, tables, target, figures=options.figures) if names else []
         if options.cases is not None or options.all:
-            files += write_cases(pick(study, chosen=options.cases or None), target)
+            files += write_cases(pick(study, chosen=picked or None), target)
         if options.json:
             told: dict[str, Any] = {"run": str(folder), "files": [str(file) for file in files]}
             told["tables"] = [table.to_dict() for several in tables.values() for table in several]
@@ -514,6 +528,23 @@ def _analyse(options: Namespace) -> int:
     if options.json:
         _print_json(found)
     return FINE if complete else BAD
+
+
+def _names(given: "list[str | int] | str | int | None") -> "list[str] | None":
+    """Names as they may be given: a list, or one or more between commas."""
+    if given is None:
+        return None
+    several = given if isinstance(given, list) else str(given).split(",")
+    return [name for one in several if (name := str(one).strip())]
+
+
+def _made(folder: "str | Path") -> Path:
+    """An output folder, made before anything is computed for it."""
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"--output must be a folder, got the file {path}")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _calibrate(options: Namespace) -> int:
@@ -646,11 +677,11 @@ def _report_options(parser: ArgumentParser) -> None:
         "some analyses alone: table5, fig3a, fig3b, accuracy, table6, table7a, table7b, table10, safety, gating, "
         "selective, fig4, fig5a, fig5b, fig5c, table8, risk_coverage, seeds"
     )
-    parser.add_argument("--only", type=list[str] | None, default=None, metavar="[NAME, ...]", help=only)
+    parser.add_argument("--only", type=list[str] | str | None, default=None, metavar="NAME,...", help=only)
     runs = "how often --all and table8 time each stage, slow ones fewer times; 100,000 times if null"
     parser.add_argument("--latency_runs", type=PositiveInt | None, default=None, help=runs)
     cases = "the case study alone, of these questions, or of [] picked ones"
-    parser.add_argument("--cases", type=list[str] | None, default=None, metavar="[ID, ...]", help=cases)
+    parser.add_argument("--cases", type=list[str | int] | str | None, default=None, metavar="ID,...", help=cases)
 
 
 def _calibrate_options(parser: ArgumentParser) -> None:
@@ -719,7 +750,7 @@ COMMANDS: dict[str, Command] = {
         "tables and figures of one run or several, beside the paper's, and the paper's analyses",
         _report,
         _report_options,
-        "mdl report runs/gemma runs/halueval -o report && mdl report runs/gemma --only '[table6, fig4]'",
+        "mdl report runs/gemma runs/halueval -o report && mdl report runs/gemma --only table6,fig4",
     ),
     "bench conflicts": Command(
         "how often the conflict detectors fire on labelled pairs of texts",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from mdl_torch.analysis.samples import Pairs, Samples
 from mdl_torch.analysis.study import Study
@@ -89,3 +91,49 @@ def study(samples, split=None, layers=None, pairs=None, records=()) -> Study:
         split=nothing if split is None else split,
         layers=dict(layers or {}),
     )
+
+
+RIGHT = {
+    0: ("111", "110", "000", "100"),
+    1: ("111", "111", "111", "101"),
+    2: ("000", "100", "110", "100"),
+}
+"""Whether a decision by each signal is right, of three answers to each of four questions."""
+
+RIGHT_TOGETHER = {0: ("11", "10", "11"), 1: ("00", "11", "01"), 2: ("00", "11", "10")}
+"""The same of two pairs to each of three questions."""
+
+
+def adopts_by(column: int):
+    """A layer that is Active where one signal is above a half, and else Silent."""
+
+    def layer(*signals):
+        return SimpleNamespace(action=torch.where(signals[column] > 0.5, Action.ACTIVE, Action.SILENT).to(torch.int8))
+
+    return layer
+
+
+def three_answers_a_question(layers=None) -> Study:
+    """Four questions with an answer each of B1, B2 and B3, and three with pairs at two seeds, as ``RIGHT`` says.
+
+    Labels of answers are adopt, reject, adopt, …; those of pairs too. Each question has a pair that tells nothing, too.
+    """
+    adopt, adopt_together = np.arange(12) % 2 == 0, np.arange(6) % 2 == 0
+    flags, flags_together = (
+        np.array([[letter == "1" for letter in "".join(right[column])] for column in range(3)]).T
+        for right in (RIGHT, RIGHT_TOGETHER)
+    )
+    names = [f"q{i}" for i in range(4)]
+    told = samples(
+        np.where(flags == adopt[:, None], 0.9, 0.1),
+        adopt,
+        questions=np.repeat(names, 3),
+        systems=["b1", "b2", "b3"] * 4,
+    )
+    both = pairs(
+        np.vstack([np.where(flags_together == adopt_together[:, None], 0.9, 0.1), np.full((3, 3), 0.9)]),
+        ["only_b2", "only_b1"] * 3 + ["neither", "both_safe", "neither"],
+        questions=[*np.repeat(names[:3], 2), *names[:3]],
+        seeds=[0, 1] * 3 + [2] * 3,
+    )
+    return study(told, split=told, layers=layers, pairs=both)

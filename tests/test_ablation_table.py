@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from analysis_cases import pairs, samples, study
+from analysis_cases import adopts_by, pairs, samples, study, three_answers_a_question
 
+from mdl_torch.analysis import ablation
 from mdl_torch.analysis.ablation import FULL, PAPER, ablation_table, ablations
 from mdl_torch.config import ABLATIONS, MDLConfig
 from mdl_torch.evaluation.fitting import refit
@@ -115,3 +116,59 @@ def test_what_a_run_lacks_is_said(lacking):
     table = ablation_table(study(nothing, split=told) if lacking == "samples" else study(told))
     assert table.rows == ()
     assert ("calibration split" in table.note) == (lacking == "split")
+
+
+@pytest.fixture
+def decided_by(monkeypatch):
+    """The table of ``three_answers_a_question``, where each controller decides by one signal, the full one by A."""
+
+    def make(**columns: int):
+        layers = {name: adopts_by(column) for name, column in {FULL: 2, **columns}.items()}
+        monkeypatch.setattr(ablation, "ablations", lambda split: layers)
+        return ablation_table(three_answers_a_question())
+
+    return make
+
+
+def test_every_column_by_hand(decided_by):
+    """By question the one gains 1, ⅓, −⅔ and 0 of answers and 1, −½ and ½ of pairs; see ``test_complementarity.py``.
+
+    Were each pair an observation of its own, the interval of their difference would not reach either end.
+    """
+    table = decided_by(alpha_gate=0, risk_inversion=1)
+    found = row(table, "without alpha gate")
+    assert found["what is left"] == ABLATIONS["alpha_gate"]
+    assert (found["accuracy"].value, found["accuracy"].low, found["accuracy"].high) == (
+        0.5, pytest.approx(1 / 6), pytest.approx(5 / 6),
+    )  # fmt: skip
+    assert found["adopts"] == 0.5
+    difference = found["difference (points)"]
+    assert (difference.value, difference.questions, difference.samples) == (pytest.approx(100 / 6), 4, 12)
+    assert difference.interval == (pytest.approx(-500 / 12), pytest.approx(75.0))
+    together = found["accuracy (B1 and B2 together)"]
+    assert (together.value, together.low, together.high, together.n) == (pytest.approx(5 / 6), 0.5, 1.0, 6)
+    difference = found["difference (B1 and B2 together, points)"]
+    assert (difference.value, difference.questions, difference.samples) == (pytest.approx(100 / 3), 3, 6)
+    assert difference.interval == (-50.0, 100.0)
+    assert found["paper"] == 0.596
+    full = row(table, FULL)
+    assert full["adopts"] == pytest.approx(4 / 12)
+    assert (full["difference (points)"], full["difference (B1 and B2 together, points)"]) == (None, None)
+
+
+def test_what_only_labels_that_favour_the_full_controller_show_is_said(decided_by):
+    """By R is 58 points better, [33, 83], and no better of the pairs; by M no interval excludes 0."""
+    said = ": the interval of the difference excludes 0 only under the pooled labels"
+    assert f" without risk inversion{said}" in decided_by(alpha_gate=0, risk_inversion=1).note
+    assert said not in decided_by(alpha_gate=0).note
+
+
+def test_what_the_pairs_show_too_is_not(monkeypatch):
+    """Where one is right on all pairs as on all answers, and the full controller on none."""
+    signals, adopt = np.tile([[0.9, 0.5, 0.1], [0.1, 0.5, 0.9]], (10, 1)), [True, False] * 10
+    monkeypatch.setattr(ablation, "ablations", lambda split: {FULL: adopts_by(2), "alpha_gate": adopts_by(0)})
+    told = samples(signals, adopt)
+    table = ablation_table(study(told, split=told, pairs=pairs(signals, ["only_b2", "only_b1"] * 10)))
+    found = row(table, "without alpha gate")
+    assert found["difference (points)"].value == found["difference (B1 and B2 together, points)"].value == 100.0
+    assert "excludes 0" not in table.note

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from analysis_cases import pairs, samples, study
+from analysis_cases import adopts_by, pairs, samples, study, three_answers_a_question
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mdl_torch.analysis.accuracy import (
+    AS_DECIDED,
     accuracy,
     accuracy_table,
     actions_of,
@@ -22,6 +23,7 @@ from mdl_torch.analysis.accuracy import (
     majority,
     paired_accuracy,
     paired_table,
+    recorded,
 )
 from mdl_torch.evaluation.oracle import PairedOracle
 from mdl_torch.layer import MemoryDecisionLayer
@@ -130,6 +132,37 @@ def test_the_table_has_every_layer_with_both_mappings():
     assert "4 distinct (M, R, A)" in table.note
 
 
+def test_what_the_gate_did_in_the_run_has_its_own_rows():
+    """The equations say Active everywhere; the guard made B3's actions Silent, Opt-Out and Supp."""
+    told = samples(
+        rows(0.9, 0.9, 0.9, 0.9),
+        [False, False, True, True],
+        systems=["b3", "b3", "b3", "b1"],
+        actions=[SILENT, OPT_OUT, SUPP, SILENT],
+        injected=[False, False, True, False],
+        abstained=[False, True, False, False],
+    )
+    table = accuracy_table(study(told, layers={"paper": by_relevance}))
+    assert cell(table, AS_DECIDED, "of B3's", "Active or Supp").value == 1.0
+    assert cell(table, AS_DECIDED, "of B3's", "Active").value == pytest.approx(2 / 3)
+    assert cell(table, AS_DECIDED, "of B1's", "Active or Supp").value == 0.0
+    assert cell(table, AS_DECIDED, "B3 opted out", "Active").value == 1.0
+    assert cell(table, AS_DECIDED, "adopts", "Active or Supp") == 0.25
+    assert cell(table, "paper", "of B3's", "Active or Supp").value == pytest.approx(1 / 3)
+
+
+def test_every_column_by_hand():
+    """Four questions of three answers; see ``three_answers_a_question``. Shares of questions: 1, ⅔, 0, ⅓."""
+    table = accuracy_table(three_answers_a_question(layers={"paper": adopts_by(0)}))
+    found = dict(zip(table.columns, next(row for row in table.rows if row[:2] == ("paper", "Active")), strict=True))
+    overall = found["accuracy"]
+    assert (overall.value, overall.n, overall.questions, overall.method) == (0.5, 12, 4, "bootstrap")
+    assert (overall.low, overall.high) == (pytest.approx(1 / 6), pytest.approx(5 / 6))
+    assert [found[f"of {name}'s"].value for name in ("B1", "B2", "B3")] == [3 / 4, 2 / 4, 1 / 4]
+    assert found["B3 opted out"].value is None
+    assert found["adopts"] == 0.5
+
+
 def test_real_layers_fit_in():
     table = accuracy_table(study(samples(rows(0.9, 0.1), [True, False]), layers={"paper": MemoryDecisionLayer()}))
     assert cell(table, "paper", "accuracy", "Active").n == 2
@@ -185,12 +218,12 @@ def test_without_rows_there_is_none():
 
 
 def test_labels_for_each_row():
-    with pytest.raises(ValueError, match=r"as many, got 2, \(1,\), \(1,\)"):
+    with pytest.raises(ValueError, match=r"as many, got 2, \(1,\), \(1,\), \(1,\)"):
         ceiling(rows(0.1, 0.2), [True])
     with pytest.raises(ValueError, match=r"adopts must be \(2,\).*got \(1,\)"):
         accuracy(samples(rows(0.1, 0.2), [True, False]), np.array([True]))
-    with pytest.raises(ValueError, match=r"adopts must be \(1,\).*got \(2,\)"):
-        paired_accuracy(pairs(rows(0.1), ["neither"]), np.array([True, False]))
+    with pytest.raises(ValueError, match=r"actions must be \(1,\).*got \(2,\)"):
+        paired_accuracy(pairs(rows(0.1), ["neither"]), np.array([ACTIVE, SILENT]))
 
 
 @pytest.mark.parametrize(("labels", "most"), [([1, 1, 0], True), ([1, 0, 0], False), ([1, 0], True), ([], True)])
@@ -202,39 +235,99 @@ def test_the_majority(labels, most):
 
 
 @pytest.mark.parametrize(
-    ("told", "adopting", "rejecting"),
-    [("both_safe", 1.0, 1.0), ("only_b1", 0.0, 1.0), ("only_b2", 1.0, 0.0), ("neither", 0.0, 0.0)],
+    ("told", "harmless", "best"),
+    [
+        ("both_safe", {ACTIVE, SUPP, SILENT, OPT_OUT}, {ACTIVE, SUPP, SILENT}),
+        ("only_b1", {SILENT, OPT_OUT}, {SILENT, OPT_OUT}),
+        ("only_b2", {ACTIVE, SUPP, OPT_OUT}, {ACTIVE, SUPP}),
+        ("neither", {OPT_OUT}, {OPT_OUT}),
+    ],
 )
-def test_harmless_is_a_decision_whose_answer_is_safe(told, adopting, rejecting):
+@pytest.mark.parametrize("injecting", [False, True])
+def test_what_each_action_leads_to(told, harmless, best, injecting):
+    """Of what is done, whichever mapping says what is adopt: an Opt-Out gives no answer, Supp gives B2's."""
     pair = pairs(rows(0.5), [told])
-    assert paired_accuracy(pair, np.array([True])).harmless.value == adopting
-    assert paired_accuracy(pair, np.array([False])).harmless.value == rejecting
+    found = {action: paired_accuracy(pair, [action], injecting=injecting) for action in Action}
+    assert {action for action, one in found.items() if one.harmless.value} == harmless
+    assert {action for action, one in found.items() if one.best.value} == best
+    assert [one.opted_out for one in found.values()] == [0.0, 0.0, 0.0, 1.0]
+    assert [one.adopted for one in found.values()] == [1.0, float(injecting), 0.0, 0.0]
 
 
 def test_paired_accuracy_by_hand():
-    """Adopting only_b2 and one of two only_b1: 2 of 3 that make a difference, 3 of 5 harmless."""
-    told = pairs(rows(*[0.5] * 5), ["only_b1", "only_b1", "only_b2", "both_safe", "neither"])
-    found = paired_accuracy(told, np.array([True, False, True, True, True]))
-    assert (found.telling.value, found.telling.n) == (pytest.approx(2 / 3), 3)
-    assert (found.harmless.value, found.harmless.n) == (pytest.approx(3 / 5), 5)
-    assert found.adopted == 0.8
-    assert composition(told) == dict(zip(PairedOracle, (1, 2, 1, 1), strict=True))
+    """Six pairs, two a question, an action each; a bootstrap of three questions is of 27 equal draws."""
+    told = pairs(
+        rows(*[0.5] * 6),
+        ["only_b1", "only_b1", "only_b2", "both_safe", "neither", "only_b2"],
+        questions=["a", "a", "b", "b", "c", "c"],
+    )
+    actions = [SILENT, ACTIVE, SUPP, OPT_OUT, SILENT, OPT_OUT]
+    found, injecting = paired_accuracy(told, actions), paired_accuracy(told, actions, injecting=True)
+    assert (found.telling.value, found.telling.n) == (1 / 4, 4)
+    assert (injecting.telling.value, injecting.telling.n) == (2 / 4, 4)
+    assert (found.adopted, injecting.adopted) == (pytest.approx(1 / 6), pytest.approx(2 / 6))
+    for one in (found, injecting):
+        assert (one.best.value, one.best.low, one.best.high) == (pytest.approx(2 / 6), 0.0, 0.5)  # ½, ½, 0
+        assert (one.harmless.value, one.harmless.n) == (pytest.approx(4 / 6), 6)  # ½, 1, ½
+        assert (one.harmless.low, one.harmless.high) == (0.5, 1.0)
+        assert one.opted_out == pytest.approx(2 / 6)
+    assert composition(told) == dict(zip(PairedOracle, (1, 2, 2, 1), strict=True))
 
 
 def test_the_paired_table():
-    """One triple has both kinds of telling pairs, the other only one: 3 of 4 at most; 4 of 7 harmless at most."""
+    """Of the two triples, one has telling pairs of both kinds: 3 of 4 at most.
+
+    At most 4 of 7 are harmless without abstention; the best actions are injecting at 0.9 (2) and Opt-Out at 0.1 (3).
+    """
     told = pairs(
         rows(0.9, 0.9, 0.9, 0.1, 0.1, 0.1, 0.1),
         ["only_b2", "only_b2", "only_b1", "only_b1", "both_safe", "neither", "neither"],
     )
     table = paired_table(study(samples(rows(0.9), [True]), layers={"paper": by_relevance}, pairs=told))
-    assert cell(table, "paper", "accuracy", "Active").value == 0.75
-    assert cell(table, "paper", "harmless", "Active").value == pytest.approx(4 / 7)
     best = "any function of (M, R, A), at most"
+    for mapping in ("Active", "Active or Supp"):  # Active at 0.9, Opt-Out at 0.1
+        assert cell(table, "paper", "accuracy", mapping).value == 0.75
+        assert cell(table, "paper", "best action", mapping).value == pytest.approx(5 / 7)
+        assert cell(table, "paper", "harmless", mapping).value == pytest.approx(6 / 7)
+        assert cell(table, "paper", "opts out", mapping) == pytest.approx(4 / 7)
+        assert cell(table, "paper", "adopts", mapping) == pytest.approx(3 / 7)
     assert (cell(table, best, "accuracy"), cell(table, best, "harmless")) == (0.75, pytest.approx(4 / 7))
-    assert cell(table, "majority class: adopt", "accuracy").value == 0.5
+    assert cell(table, best, "best action") == pytest.approx(5 / 7)
+    adopting = "majority class: adopt"
+    assert cell(table, adopting, "accuracy").value == 0.5
+    assert cell(table, adopting, "harmless").value == cell(table, adopting, "best action").value == pytest.approx(3 / 7)
     assert "both safe 1, only B1 2, only B2 2, neither 2" in table.note
     assert "of the 4 that make a difference" in table.note
+
+
+def test_a_majority_that_rejects_gives_b1s_answer():
+    told = pairs(rows(0.9, 0.9, 0.9, 0.9), ["only_b1", "both_safe", "neither", "neither"])
+    table = paired_table(study(samples(rows(0.9), [True]), pairs=told))
+    rejecting = [cell(table, "majority class: reject", name) for name in table.columns[2:]]
+    assert [one.value for one in rejecting[:3]] == [1.0, 0.5, 0.5]
+    assert rejecting[3:] == [0.0, 0.0]
+
+
+def test_the_pairs_have_what_the_gate_did_in_the_run():
+    """By question and seed, from B1's answers; where one is not there, no such row."""
+    told = samples(
+        rows(0.9, 0.9, 0.9, 0.9),
+        [False, True, True, True],
+        questions=["a", "a", "b", "b"],
+        seeds=[0, 1, 1, 1],
+        systems=["b1", "b1", "b1", "b2"],
+        actions=[SILENT, SUPP, OPT_OUT, ACTIVE],
+    )
+    slots = {"questions": ["b", "a", "a"], "seeds": [1, 1, 0]}
+    both = study(told, layers={"paper": by_relevance}, pairs=pairs(rows(0.9, 0.9, 0.9), ["neither"] * 3, **slots))
+    assert recorded(both).tolist() == [OPT_OUT, SUPP, SILENT]
+    table = paired_table(both)
+    assert cell(table, AS_DECIDED, "harmless", "Active").value == pytest.approx(1 / 3)
+    assert cell(table, AS_DECIDED, "adopts", "Active or Supp") == pytest.approx(1 / 3)
+    assert cell(table, "paper", "harmless", "Active").value == 0.0  # its equations inject everywhere
+    lacking = study(told.of("b2"), layers={"paper": by_relevance}, pairs=both.pairs)
+    assert recorded(lacking) is None
+    assert AS_DECIDED not in {row[0] for row in paired_table(lacking).rows}
 
 
 def test_pairs_that_tell_nothing():

@@ -157,9 +157,9 @@ def test_the_configurations_that_ship_are_valid(path, monkeypatch):
         ({"model": {"kind": "scripted", "answers": 5}}, "an option of the scripted backend is of the wrong kind"),
         ({"data": "/no/such/file.csv"}, "no such file: /no/such/file.csv"),
         ({"data": "truthfulqaa"}, "did you mean 'truthfulqa'"),
-        ({"questions": 1000}, "evaluated must be from 1 to the 16 questions"),
+        ({"questions": 1000}, "questions and calibration_questions must be no more than the 24 questions of"),
         ({"sampling": {"temperature": 9}}, "temperature must be in [0, 2]"),
-        ({"calibration": "/no/such/file"}, "No such file"),
+        ({"calibration": "/no/such/file"}, "calibration must be fit, reference or a file, got '/no/such/file'"),
     ],
 )
 def test_mistakes_are_one_line(capfd, config, changes, message):

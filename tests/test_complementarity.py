@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from analysis_cases import pairs, samples, study
+from analysis_cases import pairs, samples, study, three_answers_a_question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mdl_torch.analysis import complementarity
 from mdl_torch.analysis.complementarity import (
     CONFIGURATIONS,
     FULL,
@@ -184,7 +186,7 @@ def test_a_set_of_which_nothing_varies_is_said_to_have_no_range():
 def test_a_run_whose_split_does_not_vary_has_the_papers_figures_alone():
     still = samples([[0.5, 0.5, 0.2]] * 4, [True, False] * 2)
     table = complementarity_table(study(still, split=still))
-    assert [cells[1:-1] for cells in table.rows] == [(None,) * 10] * 7
+    assert [cells[1:-1] for cells in table.rows] == [(None,) * 12] * 7
     assert [cells[-1] for cells in table.rows] == [0.581, 0.581, 0.581, 0.581, 0.583, 0.627, 0.612]
 
 
@@ -220,3 +222,70 @@ def test_what_a_run_lacks_is_said(lacking):
     assert table.rows == ()
     assert "The run has no labelled answers" in table.note
     assert ("calibration split" in table.note) == (lacking == "split")
+
+
+@pytest.fixture
+def by_hand(monkeypatch):
+    """The table of ``three_answers_a_question``, where a set of signals decides by the last of them."""
+
+    def last(split, kept):
+        return SimpleNamespace(adopts=lambda signals: signals[:, kept[-1]] > 0.5)
+
+    monkeypatch.setattr(complementarity, "restricted", last)
+    return complementarity_table(three_answers_a_question())
+
+
+def test_every_column_by_hand(by_hand):
+    """M is right alone on 4 of 12 answers, M + R + A on 2; by question M gains 1, ⅓, −⅔ and 0.
+
+    Of a bootstrap over 4 questions 5 of 256 draws are below −5/12 and 9 at most that, and as many above and at ¾; a
+    bootstrap over answers would be narrower. Of three questions of pairs M gains 1, −½ and ½, 1 of 27 draws being −½.
+    """
+    found = row(by_hand, "M")
+    assert (found["accuracy"].value, found["accuracy"].n, found["accuracy"].questions) == (0.5, 12, 4)
+    assert (found["accuracy"].low, found["accuracy"].high) == (pytest.approx(1 / 6), pytest.approx(5 / 6))
+    assert found["adopts"] == 0.5
+    difference = found["difference (points)"]
+    assert (difference.value, difference.questions, difference.samples) == (pytest.approx(100 / 6), 4, 12)
+    assert difference.interval == (pytest.approx(-500 / 12), pytest.approx(75.0))
+    assert found["t over answers"] == "t(11) = 0.80, p = 0.438"
+    assert found["d_z"] == pytest.approx((1 / 6) / math.sqrt((6 - 12 / 36) / 11))
+    assert found["McNemar"] == "4 : 2, p = 0.688"  # 2·(1 + 6 + 15)/64
+    assert found["t over questions"] == "t(3) = 0.48, p = 0.664"
+    assert found["d_z over questions"] == pytest.approx((1 / 6) / math.sqrt((1 + 1 / 9 + 4 / 9 - 4 / 36) / 3))
+    assert found["Holm"] == "p = 1.000"
+    together = found["accuracy (B1 and B2 together)"]
+    assert (together.value, together.n, together.questions) == (pytest.approx(5 / 6), 6, 3)
+    assert (together.low, together.high) == (0.5, 1.0)
+    difference = found["difference (B1 and B2 together, points)"]
+    assert (difference.value, difference.questions, difference.samples) == (pytest.approx(100 / 3), 3, 6)
+    assert difference.interval == (-50.0, 100.0)
+    p = 1 - math.sqrt((4 / 7) / (2 + 4 / 7))  # of two degrees of freedom, t² = 4/7
+    assert found["t over questions (B1 and B2 together)"] == f"t(2) = 0.76, p = {p:.3f}"
+    assert found["paper"] == 0.581
+
+
+def test_the_others_by_hand(by_hand):
+    """R is right on 7 more answers, by question 1, ⅔, ⅓ and ⅓; of pairs on one more and one less, of one question."""
+    found = row(by_hand, "R")
+    assert found["accuracy"].value == pytest.approx(11 / 12)
+    assert found["adopts"] == pytest.approx(5 / 12)
+    assert found["difference (points)"].interval == (pytest.approx(100 / 3), pytest.approx(250 / 3))
+    assert found["t over answers"] == "t(11) = 3.92, p = 0.002"
+    assert found["McNemar"] == "7 : 0, p = 0.016"
+    assert found["t over questions"] == "t(3) = 3.66, p = 0.035"
+    assert found["Holm"] == "p = 0.212"  # six times the smallest p
+    assert found["difference (B1 and B2 together, points)"].interval == (0.0, 0.0)
+    assert found["t over questions (B1 and B2 together)"] == "no variation"
+    full = row(by_hand, FULL)
+    assert full["accuracy"].value == pytest.approx(4 / 12)
+    assert full["accuracy (B1 and B2 together)"].value == 0.5
+    assert {full[name] for name in by_hand.columns[3:10] + by_hand.columns[11:13]} == {None}
+
+
+def test_without_pairs_their_columns_are_empty():
+    told = told_by(0)
+    found = row(complementarity_table(study(told, split=told)), "M")
+    assert found["accuracy (B1 and B2 together)"].value is None
+    assert found["difference (B1 and B2 together, points)"] is None
+    assert found["t over questions (B1 and B2 together)"] is None

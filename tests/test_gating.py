@@ -16,21 +16,22 @@ from mdl_torch.analysis.gating import (
     GATE_VALUES,
     PAPER,
     PURE,
+    GateGrid,
     _partial,
-    bootstrapped,
     contrast,
-    drawn,
     gate_grid,
     gating_table,
     grid_of,
     grid_table,
     mean_gap,
+    normalized_gate,
     pearson,
     spearman,
     weighted_ranks,
 )
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.calibration import fit_thresholds
-from mdl_torch.evaluation.statistics import MeanStd, cluster_bootstrap
+from mdl_torch.evaluation.statistics import MeanStd, bootstrapped, cluster_bootstrap, drawn
 
 ROWS = st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5), st.integers(0, 3)), min_size=2, max_size=12).filter(
     lambda rows: sum(row[2] for row in rows) > 1
@@ -51,7 +52,7 @@ def test_weighted_correlations_are_those_of_repeated_rows(rows: list[tuple[int, 
     x, y, w = np.array(rows).T
     first, second = np.repeat(x, w), np.repeat(y, w)
     if np.ptp(first) == 0 or np.ptp(second) == 0:
-        assert pearson(x, y, w) == spearman(x, y, w) == 0
+        assert np.isnan([pearson(x, y, w), spearman(x, y, w)]).all()
     else:
         assert pearson(x, y, w) == pytest.approx(np.corrcoef(first, second)[0, 1])
         assert spearman(x, y, w) == pytest.approx(stats.spearmanr(first, second).statistic)
@@ -68,7 +69,7 @@ def test_correlations_of_many_weights_at_once() -> None:
 
 def test_a_constant_that_rounding_blurs_has_no_correlation() -> None:
     x = np.full(7, 0.1) + np.array([0, 1, 0, 0, 1, 0, 0]) * 1e-17
-    assert pearson(x, np.arange(7) * 1000, np.ones(7)) == 0
+    assert np.isnan(pearson(x, np.arange(7) * 1000, np.ones(7)))
 
 
 def test_contrast_by_hand() -> None:
@@ -121,7 +122,8 @@ def test_partial_correlation_by_hand() -> None:
     fixed, rest, ones = np.array([1, 1, -1, -1.0]), np.array([1, -1, 1, -1.0]), np.ones(4)
     assert _partial(fixed + rest, rest, fixed, ones) == pytest.approx(1)  # without it, √½
     assert pearson(fixed + rest, rest, ones) == pytest.approx(np.sqrt(0.5))
-    assert _partial(fixed, rest, fixed, ones) == 0
+    assert np.isnan(_partial(fixed, rest, fixed, ones))  # nothing is left of it
+    assert np.isnan(_partial(fixed, rest, ones, ones))
 
 
 ADOPT = [True, True, False, False]
@@ -131,8 +133,8 @@ QUESTIONS = ["a", "b", "c", "d"]
 def test_grid_where_only_consistency_tells() -> None:
     columns = ([0.8] * 4, [0.9, 0.9, 0.4, 0.4], ADOPT)
     grid = grid_of(columns, columns, QUESTIONS)
-    assert grid.whole[1:, 0].tolist() == [0.5] * 10
-    assert grid.whole[0, 1:].tolist() == [1.0] * 10
+    assert grid.accuracy[1:, 0].tolist() == [0.5] * 10
+    assert grid.accuracy[0, 1:].tolist() == [1.0] * 10
     assert grid.place(PAPER) == (3, 7)
     assert grid.accuracy[3, 7] == 1
     assert grid.std[3, 7] == 0
@@ -141,15 +143,15 @@ def test_grid_where_only_consistency_tells() -> None:
 def test_grid_where_only_confidence_tells() -> None:
     columns = ([0.9, 0.9, 0.5, 0.5], [0.5, 0.5, 0.9, 0.9], ADOPT)  # C·α is the same for all
     grid = grid_of(columns, columns, QUESTIONS)
-    assert grid.whole[grid.place(PURE)] == 1
-    assert grid.whole[0, 1:].tolist() == [0.5] * 10
+    assert grid.accuracy[grid.place(PURE)] == 1
+    assert grid.accuracy[0, 1:].tolist() == [0.5] * 10
     assert grid.best[1] < 10
 
 
 def test_grid_is_masked_where_nothing_is_left_of_the_gate() -> None:
     columns = ([0.8] * 4, [0.9, 0.9, 0.4, 0.4], ADOPT)
     grid = grid_of(columns, columns, QUESTIONS)
-    for values in (grid.accuracy, grid.std, grid.whole, grid.thresholds):
+    for values in (grid.accuracy, grid.std, grid.thresholds):
         assert values.shape == (11, 11)
         assert np.argwhere(values.mask).tolist() == [[0, 0]]
         assert np.isfinite(values.data).all()
@@ -163,8 +165,25 @@ def test_grid_resamples_questions_and_fits_on_the_split() -> None:
     assert grid.thresholds[0, 0] == theta
     right = np.array([c >= theta for c in test[0]])
     rates = [(counts * right).sum() / counts.sum() for counts in drawn(questions, resamples=5)]
-    assert (grid.accuracy[0, 0], grid.std[0, 0]) == pytest.approx((np.mean(rates), np.std(rates, ddof=1)))
-    assert grid.whole[0, 0] == right.mean()
+    assert grid.std[0, 0] == pytest.approx(np.std(rates, ddof=1))
+    assert grid.accuracy[0, 0] == right.mean() != np.mean(rates)
+
+
+def test_only_the_ratio_of_the_gate_matters() -> None:
+    """Undivided, no C_final of a small sum would reach the least θ0 that is searched."""
+    rng = np.random.default_rng(2)
+    c, alpha = rng.random(40), rng.random(40)
+    columns = (c, alpha, c * (0.3 + 0.7 * alpha) > 0.4)
+    grid = grid_of(columns, columns, range(40), constants=[0.015, 0.3, 0.6], coefficients=[0.035, 0.7, 1.4])
+    for values in (grid.accuracy, grid.std, grid.thresholds):
+        assert values[0, 0] == values[1, 1] == values[2, 2]
+    assert grid.accuracy[0, 0] > 0.95
+    assert normalized_gate(c, alpha, 0.3, 0.7) == pytest.approx(c * (0.3 + 0.7 * alpha))
+
+
+def test_the_best_cell_is_of_the_accuracy_that_is_shown() -> None:
+    accuracy = np.ma.masked_array([[9.0, 0.5], [0.7, 0.7]], [[True, False], [False, False]])
+    assert GateGrid(np.zeros(2), np.zeros(2), accuracy, accuracy, accuracy).best == (1, 0)
 
 
 def test_grid_refuses_lengths_that_differ() -> None:
@@ -187,7 +206,7 @@ def test_gate_grid_keeps_the_range_of_the_run() -> None:
     ]
     theta = fit_thresholds(gated[0], of.split.adopt)[0]
     assert grid.thresholds[grid.place(PAPER)] == theta
-    assert grid.whole[grid.place(PAPER)] == pytest.approx(((gated[1] >= theta) == of.samples.adopt).mean())
+    assert grid.accuracy[grid.place(PAPER)] == pytest.approx(((gated[1] >= theta) == of.samples.adopt).mean())
 
 
 def torch_column(rows, column: int):
@@ -210,9 +229,22 @@ def test_gating_table_says_what_the_columns_say() -> None:
     gap = 1000 * (alpha[right].mean() - alpha[~right].mean())
     assert rows["difference of mean α, thousandths"].value == pytest.approx(gap)
     assert rows["Welch's t"] == pytest.approx(stats.ttest_ind(alpha[right], alpha[~right], equal_var=False).statistic)
+    assert rows["p, two-sided"] == f"p = {stats.ttest_ind(alpha[right], alpha[~right], equal_var=False).pvalue:.3f}"
+    for name, values in (("α", alpha), ("C", c), ("C_final", found.gated_confidence.numpy())):
+        one, other = values[right], values[~right]
+        pooled = ((len(one) - 1) * one.var(ddof=1) + (len(other) - 1) * other.var(ddof=1)) / (len(values) - 2)
+        assert rows[f"Cohen's d of {name}"] == pytest.approx((one.mean() - other.mean()) / np.sqrt(pooled))
+    assert rows["correlation of α with being right"].value == pytest.approx(np.corrcoef(alpha, right)[0, 1])
+    rests = [values - np.polyval(np.polyfit(c, values, 1), c) for values in (alpha, right.astype(float))]
+    assert rows["the same with C held fixed"].value == pytest.approx(np.corrcoef(*rests)[0, 1])
     grid = gate_grid(of)
-    gain = grid.whole[grid.place(PAPER)] - grid.whole[grid.place(PURE)]
+    gain = grid.accuracy[grid.place(PAPER)] - grid.accuracy[grid.place(PURE)]
     assert rows["gain by α"].value == pytest.approx(gain)
+    assert rows["accuracy with α (0.3, 0.7)"] == grid_table(of).rows[3][8].mean == grid.accuracy[3, 7]
+    (best,) = [name for name in rows if name.startswith("accuracy at the best")]
+    assert best.endswith("chosen on these answers")
+    assert rows[best] == grid.accuracy.max()
+    assert gating_table(of).note.endswith(FAVOURED)
 
 
 def test_grid_table_has_every_cell() -> None:
@@ -222,6 +254,8 @@ def test_grid_table_has_every_cell() -> None:
     assert table.rows[0][1] is None
     assert table.rows[3][8] == MeanStd(float(grid.accuracy[3, 7]), float(grid.std[3, 7]), 10)
     assert f"the paper's (0.3, 0.7): {grid.accuracy[3, 7]:.3f}" in table.note
+    assert "best, chosen on these answers, (" in table.note
+    assert table.note.endswith(FAVOURED)
 
 
 @pytest.mark.parametrize("of", [random_study(split=False), study(samples(np.zeros((0, 3)), []))])
@@ -236,3 +270,6 @@ def test_what_is_missing_is_said(of) -> None:
 def test_one_question_and_all_right_shows_no_nan() -> None:
     of = study(samples([[0.9, 0.9, 0.2]] * 3, [True] * 3, ["q"] * 3), None, {"paper": MemoryDecisionLayer()})
     assert not re.search(r"\bnan\b", gating_table(of).csv() + gating_table(of).markdown())
+    for row in gating_table(of).rows:
+        if row[0].startswith(("correlation", "the same")):
+            assert row[1].value is row[1].interval is None, row[0]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mdl_torch import Calibration, MemoryDecisionLayer
 from mdl_torch.analysis import plots
+from mdl_torch.analysis.gating import GateGrid
 from mdl_torch.analysis.selective import risk_coverage
 from mdl_torch.evaluation.results import Rate
 from mdl_torch.figures import save, style
@@ -57,9 +58,8 @@ def texts_of(axes):
 
 
 def grid_of(accuracy, constants=(0.3, 1.0), coefficients=(0.0, 0.7)):
-    return SimpleNamespace(
-        constants=np.array(constants), coefficients=np.array(coefficients), accuracy=np.ma.masked_invalid(accuracy)
-    )
+    found = np.ma.masked_invalid(accuracy)
+    return GateGrid(np.array(constants), np.array(coefficients), found, found / 50, found)
 
 
 def point(system, coverage, risk):
@@ -248,14 +248,15 @@ def test_the_grid_is_drawn_with_the_constant_along_and_the_coefficient_up():
     axes = figure.axes[0]
     assert axes.collections[0].get_array().tolist() == [[None, 59.0], [61.0, 64.0]]
     assert [(text.get_text(), text.get_position()) for text in axes.texts] == [
-        ("59.0", (1, 0)),
-        ("61.0", (0, 1)),
-        ("64.0", (1, 1)),
+        ("59.0\n±1.2", (1, 0)),
+        ("61.0\n±1.2", (0, 1)),
+        ("64.0\n±1.3", (1, 1)),
     ]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.3", "1"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "0.7"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("constant $g_a$", "coefficient of α, $g_b$")
     assert figure.axes[1].get_ylabel() == "decision accuracy, %"
+    assert axes.collections[0].get_clim() == pytest.approx((61.5 - 2.56, 61.5 + 2.56))  # two deviations of 1.28
     hatched, paper, alone = axes.patches
     assert (hatched.get_hatch(), hatched.get_xy()) == ("////", (-0.5, -0.5))
     assert (paper.get_xy(), paper.get_linestyle()) == (pytest.approx((-0.44, 0.56)), "-")

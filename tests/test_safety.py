@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from analysis_cases import samples, study
 
-from mdl_torch import Action, MemoryDecisionLayer
+from mdl_torch import Action, Calibration, MemoryDecisionLayer
 from mdl_torch.analysis.safety import (
     Flips,
     category_table,
@@ -19,7 +20,7 @@ from mdl_torch.analysis.safety import (
     residual_table,
     topics_of,
 )
-from mdl_torch.analysis.samples import Samples
+from mdl_torch.analysis.samples import FAVOURED, Samples
 from mdl_torch.evaluation.fitting import refit
 
 NOTHING = samples(np.zeros((0, 3)), [])
@@ -75,57 +76,93 @@ def decided(split, signals, *, neutral: bool):
     return layer(*torch.tensor(see(signals)).unbind(-1)).action.numpy()
 
 
+def kept(rows) -> Calibration:
+    """The reference calibration, as if it had been fitted on these retrievals: M, R, A ``(n, 3)``."""
+    return replace(Calibration.reference(), name="kept", samples=len(rows) or 80, signals=tuple(map(tuple, rows)))
+
+
+def calibrated(rows) -> dict[str, MemoryDecisionLayer]:
+    return {"paper": MemoryDecisionLayer().calibrated(kept(rows))}
+
+
+ORDINARY = [[0.95, 0.1, 0.1], [0.85, 0.2, 0.9]]  # M is 0.9 on average
+
+
+def check_row(row, full, without) -> None:
+    opted, opted_without = full == Action.OPT_OUT, without == Action.OPT_OUT
+    assert row[3].value == pytest.approx(opted.mean())
+    assert row[4].value == pytest.approx(opted_without.mean())
+    assert row[5].value == pytest.approx(opted.mean() - opted_without.mean())
+    assert row[6] == (opted & (without == Action.ACTIVE)).sum()
+    assert row[7] == (opted_without & (full == Action.ACTIVE)).sum()
+    assert row[8].value == 0  # what the records say: Active
+
+
 def test_abstention_with_and_without_relevance() -> None:
-    made = planted()
-    split, asked = made.where(np.arange(120) < 60), made.where(np.arange(120) >= 60)
-    full, without = (decided(split, asked.signals, neutral=neutral) for neutral in (False, True))
+    split, rng, n = planted(), np.random.default_rng(4), 120
+    asked = samples(rng.random((n, 3)), rng.random(n) < 0.5, [f"q{i // 2}" for i in range(n)])
+    layers = calibrated(ORDINARY)
+    usual = np.column_stack((np.full(n, 0.9), asked.signals[:, 1:]))
+    full, without = (layers["paper"](*torch.tensor(rows).unbind(-1)).action.numpy() for rows in (asked.signals, usual))
     low = asked.signals[:, 0] < 0.4
-    table = low_relevance_table(study(asked, split, {"paper": MemoryDecisionLayer()}))
-    for row, mask in zip(table.rows, (low, ~low), strict=False):
-        with_m, without_m = full[mask] == Action.OPT_OUT, without[mask] == Action.OPT_OUT
+    table = low_relevance_table(study(asked, split, layers))
+    for row, mask in zip(table.rows[:2], (low, ~low), strict=True):
         assert row[1:3] == (mask.sum(), len(set(asked.questions[mask].tolist())))
-        assert row[3].value == pytest.approx(with_m.mean())
-        assert row[4].value == pytest.approx(without_m.mean())
-        assert row[5].value == pytest.approx(with_m.mean() - without_m.mean())
-        assert row[6] == (with_m & (without[mask] == Action.ACTIVE)).sum()
-        assert row[7] == (without_m & (full[mask] == Action.ACTIVE)).sum()
-        assert row[8].value == 0  # what the records say: Active
-    assert table.rows[0][3].value > table.rows[0][4].value  # planted
+        check_row(row, full[mask], without[mask])
+    assert table.rows[0][3].value > table.rows[0][4].value > 0
     assert table.rows[0][6] > 0
-    assert table.rows[2][:2] == ("the paper, M < 0.4", 45)
+    assert table.rows[2][:2] == ("M < 0.4, both fitted anew", low.sum())
+    check_row(table.rows[2], *(decided(split, asked.signals, neutral=neutral)[low] for neutral in (False, True)))
+    assert table.rows[3][:2] == ("the paper, M < 0.4", 45)
+    assert "held at 0.900, the mean of the 2 retrievals that its calibration (kept:" in table.note
+    assert "“Both fitted anew”" in table.note
     assert no_nan(table)
+
+
+def test_a_run_off_topic_with_a_calibration_that_was_given() -> None:
+    """It has no split, and its own memories say nothing of an ordinary M."""
+    made = planted()
+    of = study(made.where(made.signals[:, 0] < 0.4), None, calibrated(ORDINARY))
+    of.run.description["experiment"] |= {"condition": "off_topic", "calibration": "given.json"}
+    table = low_relevance_table(of)
+    assert [row[0] for row in table.rows] == ["M < 0.4", "M ≥ 0.4", "the paper, M < 0.4"]
+    assert table.rows[0][1] == len(of.samples)
+    assert table.rows[0][3].value > table.rows[0][4].value == 0
+    assert "about other questions" in table.note
+    assert "no ordinary M" not in table.note
+    of.run.description["experiment"]["calibration"] = "fit"
+    assert "no ordinary M" in low_relevance_table(of).note
+    of = study(of.samples, made, of.layers)
+    of.run.description["experiment"] |= {"condition": "off_topic"}
+    assert len(low_relevance_table(of).rows) == 3  # the split is off topic as well
 
 
 def test_without_low_relevance_the_note_points_to_the_off_topic_condition() -> None:
     made = planted()
-    high = made.where(made.signals[:, 0] >= 0.4)
-    of = study(high, made, {"paper": MemoryDecisionLayer()})
-    table = low_relevance_table(of)
+    table = low_relevance_table(study(made.where(made.signals[:, 0] >= 0.4), made, calibrated(ORDINARY)))
     assert table.rows[0] == ("M < 0.4", 0, 0, *[None] * 6)
     assert "In the paper condition no record has M < 0.4; runs in the off_topic condition have more." in table.note
-    of.run.description["condition"] = "off_topic"
-    assert "about other questions" in low_relevance_table(of).note
     assert no_nan(table)
 
 
+def test_a_split_that_leaves_no_range_without_relevance_is_left_out() -> None:
+    split = samples([[0.2, 0.5, 0.2], [0.9, 0.5, 0.2]], [False, True])
+    assert len(low_relevance_table(study(planted(), split, calibrated(ORDINARY))).rows) == 3
+
+
 @pytest.mark.parametrize(
-    ("of", "said"),
+    "of",
     [
-        (study(planted(), None, {"paper": MemoryDecisionLayer()}), "no calibration split"),
-        (study(planted(), planted()), "no `paper` gate"),
-        (study(NOTHING, planted(), {"paper": MemoryDecisionLayer()}), "no labelled answers"),
-        (
-            study(
-                planted(), samples([[0.2, 0.5, 0.2], [0.9, 0.5, 0.2]], [False, True]), {"paper": MemoryDecisionLayer()}
-            ),
-            "leaves no range",
-        ),
+        study(planted(), planted(), {"paper": MemoryDecisionLayer()}),
+        study(planted(), planted(), {"paper": MemoryDecisionLayer().calibrated(kept([]))}),
+        study(planted(), planted()),
+        study(NOTHING, planted(), calibrated(ORDINARY)),
     ],
 )
-def test_low_relevance_says_what_is_missing(of, said: str) -> None:
+def test_low_relevance_says_what_is_missing(of) -> None:
     table = low_relevance_table(of)
     assert table.rows == ()
-    assert said in table.note
+    assert "no `paper` gate with a calibration that keeps its signals, or no labelled answers" in table.note
 
 
 # --------------------------------------------------------------------------------------------------------- high stakes
@@ -151,6 +188,7 @@ def test_high_stakes_by_hand() -> None:
     medical = rows["of these, medical"]
     assert (medical[1], medical[3].value, medical[6].value, medical[7].value) == (2, 0.5, 1.0, None)
     assert rows["the paper, medical"][1:4] == (117, None, 0.556)
+    assert table.note.endswith(FAVOURED)
     assert (rows["A ≥ 0.70, M < 0.70"][1], rows["A < 0.70, M ≥ 0.70"][1], rows["A < 0.70, M < 0.70"][1]) == (1, 1, 0)
     assert no_nan(table)
 
@@ -199,6 +237,14 @@ def test_categories_by_hand() -> None:
     assert second[:8] == ("Art", 1, 1, 0.2, 0.0, 0.0, 1.0, 0.0)  # the paper gate's action
     assert [cell.value for cell in second[8:]] == [0.0, None, None, None]
     assert no_nan(category_table(run_of(*records)))
+
+
+def test_the_risk_of_a_category_is_the_mean_of_its_questions() -> None:
+    risks = [0.2, 0.2, 0.8, 0.8]  # the last two are of one question
+    records = [
+        record("b1", min(q, 2), "correct", category="Law", risk=risk, seed=int(q == 3)) for q, risk in enumerate(risks)
+    ]
+    assert category_table(run_of(*records)).rows[0][3] == pytest.approx((0.2 + 0.2 + 0.8) / 3)
 
 
 def test_categories_come_by_size_and_then_by_name() -> None:

@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 
 from mdl_torch import MemoryDecisionLayer
 from mdl_torch.analysis import supervised as module
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.analysis.supervised import (
     FOLDS,
     GEOMETRIC,
+    NoRangeError,
     Predicted,
     folds,
     out_of_fold,
     parameters,
     predict,
-    supervised_table,
+    supervised_tables,
     validate,
 )
 from mdl_torch.evaluation.controllers import CONTROLLERS
@@ -164,7 +166,7 @@ def test_answers_to_one_question_in_both_parts_look_like_knowledge(paper_alone):
     """Labels are the question's own: nothing tells them of a new question, and ungrouped folds recall them."""
     rng = np.random.default_rng(3)
     samples = answers(spread(80), np.repeat(rng.random((80, 1)) < 0.5, 6, axis=1))
-    row = cells(supervised_table(cases.study(samples)))["XGBoost"]
+    row = cells(supervised_tables(cases.study(samples))[0])["XGBoost"]
     assert 0.3 < row["accuracy"].value < 0.7
     assert row["accuracy, ungrouped folds"].value > 0.85
     gained = row["ungrouped minus grouped"]
@@ -188,7 +190,7 @@ def test_the_table_says_what_is_known_of_each_controller(paper_alone):
     rng = np.random.default_rng(5)
     signals = spread(60)
     samples = answers(signals, (signals[:, :1] > 0.5) ^ (rng.random((60, 3)) < 0.2))
-    table = supervised_table(cases.study(samples))
+    table = supervised_tables(cases.study(samples))[0]
     found = cells(table)
     paper = found["MDL `paper`"]
     assert paper["minus `paper`"] is None
@@ -205,22 +207,100 @@ def test_the_table_says_what_is_known_of_each_controller(paper_alone):
     assert found["LR"]["Brier score"] == pytest.approx(lr.brier(samples.adopt))
     assert found["LR"]["accuracy"].value == pytest.approx((lr.adopt == samples.adopt).mean())
     assert "180 labelled answers of B1, B2 and B3 to 60 questions" in table.note
-    assert table == supervised_table(cases.study(samples))
+    assert table == supervised_tables(cases.study(samples))[0]
+
+
+@pytest.fixture
+def few(paper_alone, monkeypatch):
+    """Beside it the controllers that are fitted at once."""
+    monkeypatch.setattr(module, "CONTROLLERS", {name: CONTROLLERS[name] for name in ("majority_class", "rule")})
+
+
+def test_intervals_are_by_bootstrap_over_questions(few):
+    """Three answers to each of 60 questions, alike but for a few: over answers intervals would be 1/√3 as wide."""
+    rng = np.random.default_rng(6)
+    signals = spread(60)
+    samples = answers(signals, np.repeat((signals[:, :1] > 0.5) ^ (rng.random((60, 1)) < 0.25), 3, axis=1))
+    table = cells(supervised_tables(cases.study(samples))[0])
+    by_question, by_answer = folds(samples.questions), folds(np.arange(180))
+    names = {"paper": "MDL `paper`", "majority_class": "majority class", "rule": "rule M ≥ t, A < 0.7"}
+    right = {
+        kind: {
+            name: (out_of_fold(name, samples.signals, samples.adopt, of).adopt == samples.adopt).reshape(60, 3)
+            for name in names
+        }
+        for kind, of in (("grouped", by_question), ("ungrouped", by_answer))
+    }
+    drawn = rng.integers(0, 60, (4000, 60))  # whole questions, whose means are alike in number
+
+    def bounds(values):
+        return pytest.approx(np.quantile(values.mean(axis=1)[drawn].mean(axis=1), (0.025, 0.975)), abs=0.02)
+
+    for name, shown in names.items():
+        row, hits, strayed = table[shown], right["grouped"][name] * 1.0, right["ungrouped"][name] * 1.0
+        assert (row["accuracy"].low, row["accuracy"].high) == bounds(hits)
+        assert (row["accuracy, ungrouped folds"].low, row["accuracy, ungrouped folds"].high) == bounds(strayed)
+        assert tuple(row["ungrouped minus grouped"].interval) == bounds(strayed - hits)
+        assert row["accuracy"].questions == row["ungrouped minus grouped"].questions == 60
+        if name != "paper":
+            assert tuple(row["minus `paper`"].interval) == bounds(hits - right["grouped"]["paper"])
+            assert (row["minus `paper`"].questions, row["minus `paper`"].samples) == (60, 180)
+    wide = table["majority class"]["minus `paper`"].interval
+    assert wide.high - wide.low > 0.2  # ten times what the comparison allows
+
+
+def test_what_a_policy_does_with_the_signals_is_found_in_b3s_labels_alone(few):
+    """B3's labels are M > ½, those of B1 and B2 are noise: the second table is fitted and tested on these alone."""
+    rng = np.random.default_rng(7)
+    signals = spread(80)
+    labels = np.column_stack([rng.random((80, 2)) < 0.5, signals[:, 0] > 0.5])
+    questions, systems = np.repeat([f"q{i}" for i in range(80)], 3), np.tile(["b1", "b2", "b3"], 80)
+    samples = cases.samples(np.repeat(signals, 3, axis=0), labels.reshape(-1), questions, systems=systems)
+    pooled, alone = supervised_tables(cases.study(samples))
+    assert (pooled.name, alone.name) == ("supervised", "supervised_b1_b2")
+    assert "B1 and B2 alone" in alone.title
+    assert pooled.note.endswith(FAVOURED)
+    assert FAVOURED not in alone.note
+    assert "160 labelled answers of B1 and B2 to 80 questions" in alone.note
+    other = cases.study(samples.of("b1", "b2"))
+    assert alone.rows == supervised_tables(other)[0].rows == supervised_tables(other)[1].rows
+    rule = "rule M ≥ t, A < 0.7"
+    assert cells(pooled)[rule]["accuracy"].value > cells(alone)[rule]["accuracy"].value + 0.05
+
+
+def test_an_error_that_is_no_missing_range_is_not_hidden(few, monkeypatch):
+    """Neither a controller's nor that of a fit of a preset."""
+    study = cases.study(answers(spread(20), np.ones((20, 2))))
+
+    def broken(*_):
+        raise ValueError("lengths differ")
+
+    for patch in (
+        lambda patched: patched.setattr(module, "refit", broken),
+        lambda patched: patched.setitem(module.CONTROLLERS, "rule", broken),
+    ):
+        with monkeypatch.context() as patched:
+            patch(patched)
+            with pytest.raises(ValueError, match="lengths differ"):
+                supervised_tables(study)
+
+
+def test_norms_that_are_all_alike_leave_no_range():
+    with pytest.raises(NoRangeError, match="norms must"):
+        predict("paper", np.full((4, 3), 0.5), np.array([True, False, True, False]), np.full((1, 3), 0.5))
 
 
 @pytest.mark.parametrize(("questions", "rows"), [(0, 0), (1, 0), (2, 7), (3, 7)])
 def test_few_questions(questions, rows, paper_alone):
     signals = np.column_stack([np.linspace(0.1, 0.9, questions), np.full(questions, 0.5), np.full(questions, 0.2)])
     labels = np.arange(2 * questions).reshape(questions, 2) % 2 == 0
-    table = supervised_table(cases.study(answers(signals, labels)))
+    table, _ = supervised_tables(cases.study(answers(signals, labels)))
     missing = table.note.count("could not be fitted")
     assert len(table.rows) + missing == rows
     assert "nan" not in (table.markdown() + table.csv()).lower()
     if questions < 2:
-        assert (
-            table.note
-            == f"Cross-validation by question needs two questions with labelled answers; there are {questions}."
-        )
+        needed = "Cross-validation by question needs two questions with labelled answers"
+        assert table.note == f"{needed}; there are {questions}. {FAVOURED}"
     else:
         assert f"{questions} folds" in table.note
         assert "fewer questions than 5" in table.note
@@ -230,7 +310,7 @@ def test_few_questions(questions, rows, paper_alone):
 
 
 def test_labels_that_are_all_alike(paper_alone):
-    table = supervised_table(cases.study(answers(spread(20), np.ones((20, 2)))))
+    table, _ = supervised_tables(cases.study(answers(spread(20), np.ones((20, 2)))))
     found = cells(table)
     assert {found[name]["accuracy"].value for name in ("LR", "MLP", "XGBoost", "majority class")} == {1.0}
     assert found["LR"]["parameters"] == 1
@@ -257,6 +337,6 @@ def test_a_library_that_is_not_installed_is_said(paper_alone, monkeypatch):
 
     monkeypatch.setitem(module.CONTROLLERS, "xgboost", missing)
     signals = spread(20)
-    table = supervised_table(cases.study(answers(signals, np.repeat(signals[:, :1] > 0.5, 2, axis=1))))
+    table, _ = supervised_tables(cases.study(answers(signals, np.repeat(signals[:, :1] > 0.5, 2, axis=1))))
     assert "XGBoost could not be fitted: controller 'xgboost' needs xgboost." in table.note
     assert len(table.rows) == len(CONTROLLERS)

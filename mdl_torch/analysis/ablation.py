@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mdl_torch.analysis.accuracy import actions_of, decides, share
-from mdl_torch.analysis.complementarity import FAVOURED, fitted, nothing_to_fit, points
+from mdl_torch.analysis.complementarity import fitted, nothing_to_fit, points, right_together
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.config import ABLATIONS, MDLConfig
 from mdl_torch.evaluation.statistics import paired_difference
 from mdl_torch.evaluation.tables import Table
@@ -65,48 +66,65 @@ def ablation_table(study: Study) -> Table:
     if not len(samples) or not len(study.split):
         return Table("ablation", title, columns, (), nothing_to_fit(study))
     layers = ablations(study.split)
+    fitting = {name: layer for name, layer in layers.items() if layer}
+    adopts = {name: decides(actions_of(layer, samples.signals)) for name, layer in fitting.items()}
+    right = {name: decided == samples.adopt for name, decided in adopts.items()}
+    together = {
+        name: right_together(pairs, decides(actions_of(layer, pairs.signals))) for name, layer in fitting.items()
+    }
+    asked, asked_together = samples.questions, pairs.questions[pairs.telling]
+    pooled, paired = _differences(right, asked), _differences(together, asked_together)
     rows: list[tuple[Cell, ...]] = []
-    reference: tuple[Bools, Bools] | None = None
-    telling = pairs.telling
-    for name, layer in layers.items():
-        label, left = (name, None) if name == FULL else (f"without {name.replace('_', ' ')}", ABLATIONS[name])
-        if layer is None:
-            rows.append((label, left, None, None, None, None, None, PAPER[name]))
-            continue
-        adopts = decides(actions_of(layer, samples.signals))
-        right = adopts == samples.adopt
-        together = (decides(actions_of(layer, pairs.signals)) == pairs.adopt)[telling]
-        differences: tuple[Cell, Cell] = (None, None)
-        if name == FULL:
-            reference = right, together
-        elif reference:
-            differences = (
-                _difference(right, reference[0], samples.questions),
-                _difference(together, reference[1], pairs.questions[telling]),
+    for name in layers:
+        figures: tuple[Cell, ...] = (None,) * 5
+        if name in fitting:
+            figures = (
+                share(right[name], asked),
+                float(adopts[name].mean()),
+                pooled.get(name),
+                share(together[name], asked_together),
+                paired.get(name),
             )
-        rows.append(
-            (
-                label,
-                left,
-                share(right, samples.questions),
-                float(adopts.mean()),
-                differences[0],
-                share(together, pairs.questions[telling]),
-                differences[1],
-                PAPER[name],
-            )
-        )
+        rows.append((_label(name), ABLATIONS.get(name), *figures, PAPER[name]))
+    pooled_only = [name for name in pooled if _excludes_zero(pooled[name]) and not _excludes_zero(paired[name])]
+    return Table(
+        "ablation", title, columns, tuple(rows), _note(study, [n for n in layers if n not in fitting], pooled_only)
+    )
+
+
+def _label(name: str) -> str:
+    return name if name == FULL else f"without {name.replace('_', ' ')}"
+
+
+def _differences(right: dict[str, Bools], questions: NDArray[np.str_]) -> dict[str, Estimate]:
+    """Of each to ``FULL``, in points; none where that is missing."""
+    asked, numbers = questions.tolist(), {name: one.astype(np.float64) for name, one in right.items()}
+    return {
+        name: points(paired_difference(mine, numbers[FULL], asked))
+        for name, mine in numbers.items()
+        if name != FULL and FULL in numbers
+    }
+
+
+def _excludes_zero(difference: Estimate) -> bool:
+    interval = difference.interval
+    return interval is not None and (interval.low > 0 or interval.high < 0)
+
+
+def _note(study: Study, missing: list[str], pooled_only: list[str]) -> str:
+    samples, telling = study.samples, int(study.pairs.telling.sum())
     note = (
         f"{len(samples)} answers to {len(np.unique(samples.questions))} questions, only Active is adopt; range and"
         f" thresholds of each are fitted on the calibration split ({len(study.split)} answers). Differences are to the"
         " full controller, their intervals a bootstrap over questions, paired. Where nothing is adopted, or everything,"
-        f" accuracy is the share of one label. {FAVOURED} The oracle of B1 and B2 together is of the"
-        f" {int(telling.sum())} pairs that make a difference."
+        f" accuracy is the share of one label. {FAVOURED} The oracle of B1 and B2 together is of the {telling} pairs"
+        " that make a difference."
     )
-    if missing := [row[0] for row in rows if row[2] is None]:
-        note += f" {', '.join(map(str, missing))}: the signals hardly vary on the split, which leaves no range."
-    return Table("ablation", title, columns, tuple(rows), note)
-
-
-def _difference(first: Bools, second: Bools, questions: NDArray[np.str_]) -> Estimate:
-    return points(paired_difference(first.astype(np.float64), second.astype(np.float64), questions.tolist()))
+    if pooled_only and telling:
+        note += (
+            f" {', '.join(map(_label, pooled_only))}: the interval of the difference excludes 0 only under the"
+            " pooled labels, which favour the full controller; under those of B1 and B2 together it does not."
+        )
+    if missing:
+        note += f" {', '.join(map(_label, missing))}: the signals hardly vary on the split, which leaves no range."
+    return note

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from mdl_torch.analysis.samples import POOLED
+from mdl_torch.analysis.samples import FAVOURED, POOLED
 from mdl_torch.evaluation.oracle import PairedOracle
 from mdl_torch.evaluation.results import Rate, rate
 from mdl_torch.evaluation.tables import Table
@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 MAPPINGS = {"Active": False, "Active or Supp": True}
 """Which actions are adopt: the paper's, and all that inject."""
+
+AS_DECIDED = "paper, as it decided in the run"
+"""The paper's gate with its guard, in rows of tables."""
+
+_OF_RECORDED = (
+    f"“{AS_DECIDED}” is what its gate did: the guard, which reads more than the signals, can turn an action into Silent"
+    " or Opt-Out, and no bound on functions of the signals holds for it."
+)
 
 
 @dataclass(frozen=True)
@@ -50,17 +58,22 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class PairedAccuracy:
-    """Agreement of decisions with what B1 and B2 tell together.
+    """Agreement of actions with what B1 and B2 tell together.
 
     Attributes:
         telling: Share of decisions as the oracle's, of the pairs that make a difference: only B1 safe is reject, only
             B2 adopt.
-        harmless: Share of all pairs in which the answer that the decision leads to is safe: B2's of adopt, else B1's.
-        adopted: Share of pairs for which the decision is adopt; None of no pairs.
+        best: Share of all pairs in which the action is one of the best: see ``is_best``.
+        harmless: Share of all pairs in which what the action leads to is safe: see ``is_harmless``.
+        opted_out: Share of all pairs in which the action is to abstain, which is harmless and answers nothing; None of
+            no pairs, as the next.
+        adopted: Share of pairs for which the decision is adopt.
     """
 
     telling: Rate
+    best: Rate
     harmless: Rate
+    opted_out: float | None
     adopted: float | None
 
 
@@ -114,23 +127,74 @@ def accuracy(samples: Samples, adopts: Bools) -> Accuracy:
     )
 
 
-def paired_accuracy(pairs: Pairs, adopts: Bools) -> PairedAccuracy:
+def paired_accuracy(pairs: Pairs, actions: ArrayLike, *, injecting: bool = False) -> PairedAccuracy:
     """Agreement with the paired oracle, and harm done.
 
     Args:
         pairs: n of them.
-        adopts: Decisions on them, bool ``(n,)``.
+        actions: ``Action`` values on them, ``(n,)``.
+        injecting: Which of them are adopt; see ``decides``. Only ``telling`` and ``adopted`` depend on it.
 
     Raises:
-        ValueError: There are not as many decisions as pairs.
+        ValueError: There are not as many actions as pairs.
     """
-    _check(adopts, len(pairs))
-    telling, right = pairs.telling, adopts == pairs.adopt
+    taken = np.asarray(actions)
+    _check(taken, len(pairs), "actions")
+    adopts, telling = decides(taken, injecting=injecting), pairs.telling
+    right = adopts == pairs.adopt
     return PairedAccuracy(
         telling=share(right[telling], pairs.questions[telling]),
-        harmless=share(np.where(adopts, safe_with(pairs), safe_without(pairs)), pairs.questions),
-        adopted=float(adopts.mean()) if len(adopts) else None,
+        best=share(is_best(pairs, taken), pairs.questions),
+        harmless=share(is_harmless(pairs, taken), pairs.questions),
+        opted_out=float((taken == Action.OPT_OUT).mean()) if len(pairs) else None,
+        adopted=float(adopts.mean()) if len(pairs) else None,
     )
+
+
+def is_harmless(pairs: Pairs, actions: ArrayLike) -> Bools:
+    """Whether what each action leads to is safe, ``(n,)``.
+
+    Active and Supp lead to B2's answer, Silent to B1's, and Opt-Out to none, which is safe.
+
+    Args:
+        pairs: n of them.
+        actions: ``Action`` values, ``(n,)``.
+
+    Example:
+        >>> from mdl_torch.analysis.samples import Pairs
+        >>> pair = Pairs(np.array(["q"]), np.array([0]), np.zeros((1, 3)), (PairedOracle.ONLY_B1,))
+        >>> [is_harmless(pair, [action]).item() for action in Action]
+        [False, False, True, True]
+    """
+    taken = np.asarray(actions)
+    return np.where(decides(taken, injecting=True), safe_with(pairs), (taken == Action.OPT_OUT) | safe_without(pairs))
+
+
+def is_best(pairs: Pairs, actions: ArrayLike) -> Bools:
+    """Whether each action is one of the best that could be done, ``(n,)``: the paired oracle with abstention.
+
+    =========  ====================================
+    safe       best
+    =========  ====================================
+    only B2    Active or Supp, which inject
+    only B1    Silent, or Opt-Out: nothing injected
+    neither    Opt-Out
+    both       all but Opt-Out, which answers nothing
+    =========  ====================================
+
+    Args:
+        pairs: n of them.
+        actions: ``Action`` values, ``(n,)``.
+
+    Example:
+        >>> from mdl_torch.analysis.samples import Pairs
+        >>> pair = Pairs(np.array(["q"]), np.array([0]), np.zeros((1, 3)), (PairedOracle.BOTH_SAFE,))
+        >>> [is_best(pair, [action]).item() for action in Action]
+        [True, True, True, False]
+    """
+    taken = np.asarray(actions)
+    ways = {Action.SILENT: safe_without(pairs), Action.OPT_OUT: ~safe_with(pairs)}
+    return np.select([taken == action for action in ways], list(ways.values()), safe_with(pairs))
 
 
 def composition(pairs: Pairs) -> dict[PairedOracle, int]:
@@ -158,7 +222,25 @@ def majority(adopt: Bools) -> bool:
     return bool(2 * np.count_nonzero(adopt) >= len(adopt))
 
 
-def ceiling(signals: ArrayLike, adopting: ArrayLike, rejecting: ArrayLike | None = None) -> float | None:
+def recorded(study: Study) -> NDArray[np.int8] | None:
+    """What the paper's gate did in the run on each pair, as the record of B1 says: ``Action`` values, ``(n,)``.
+
+    Returns:
+        None where an answer of B1 is not in the samples.
+    """
+    own, pairs = study.samples.of("b1"), study.pairs
+    slots = zip(own.questions.tolist(), own.seeds.tolist(), strict=True)
+    done = dict(zip(slots, own.actions.tolist(), strict=True))
+    found = [done.get(slot) for slot in zip(pairs.questions.tolist(), pairs.seeds.tolist(), strict=True)]
+    return None if None in found else np.array(found, np.int8)
+
+
+def ceiling(
+    signals: ArrayLike,
+    adopting: ArrayLike,
+    rejecting: ArrayLike | None = None,
+    abstaining: ArrayLike | None = None,
+) -> float | None:
     """The best that any function of (M, R, A) could reach: Σ_s max(Σ_{i: s_i = s} a_i, Σ_{i: s_i = s} r_i) / n.
 
     s runs over the distinct triples. A function decides once for each, whatever the labels of its rows. The best one is
@@ -168,6 +250,7 @@ def ceiling(signals: ArrayLike, adopting: ArrayLike, rejecting: ArrayLike | None
         signals: M, R and A, ``(n, 3)``.
         adopting: a, whether adopt would be right, bool ``(n,)``.
         rejecting: r, whether reject would be; where adopt is not, by default.
+        abstaining: Whether to abstain would be, a third term of the maximum; by default nothing abstains.
 
     Returns:
         In [0, 1]; None of no rows.
@@ -181,15 +264,17 @@ def ceiling(signals: ArrayLike, adopting: ArrayLike, rejecting: ArrayLike | None
     """
     rows, right = np.asarray(signals, np.float64).reshape(-1, 3), np.asarray(adopting, np.bool_)
     wrong = ~right if rejecting is None else np.asarray(rejecting, np.bool_)
-    if not rows.shape[:1] == right.shape == wrong.shape:
+    neither = np.zeros_like(right) if abstaining is None else np.asarray(abstaining, np.bool_)
+    if not rows.shape[:1] == right.shape == wrong.shape == neither.shape:
         raise ValueError(
-            f"signals, adopting and rejecting must be as many, got {len(rows)}, {right.shape}, {wrong.shape}"
+            "signals, adopting, rejecting and abstaining must be as many,"
+            f" got {len(rows)}, {right.shape}, {wrong.shape}, {neither.shape}"
         )
     if not len(rows):
         return None
     _, of = np.unique(rows, axis=0, return_inverse=True)
-    counts = [np.bincount(of.reshape(-1), labels) for labels in (right, wrong)]
-    return float(np.maximum(*counts).sum() / len(rows))
+    counts = [np.bincount(of.reshape(-1), labels) for labels in (right, wrong, neither)]
+    return float(np.max(counts, axis=0).sum() / len(rows))
 
 
 def share(right: Bools, questions: NDArray[np.str_]) -> Rate:
@@ -209,18 +294,19 @@ def accuracy_table(study: Study) -> Table:
         "adopts",
     )
     rows: list[tuple[Cell, ...]] = []
-    for name, mapping, adopts in _decisions(study, samples.signals, samples.adopt):
-        found = accuracy(samples, adopts)
+    for name, mapping, actions, injecting in _decisions(study, samples.signals, samples.adopt, samples.actions):
+        found = accuracy(samples, decides(actions, injecting=injecting))
         rows.append((name, mapping, found.overall, *found.of_system.values(), found.opted_out, found.adopted))
     best = ceiling(samples.signals, samples.adopt)
     rows.append(("any function of (M, R, A), at most", None, best, *(None for _ in POOLED), None, None))
     kinds = len(np.unique(samples.signals, axis=0))
     note = (
         f"{len(samples)} answers of B1, B2 and B3 to {len(np.unique(samples.questions))} questions, with {kinds}"
-        " distinct (M, R, A). Answers with the same signals may have contradictory labels, and no function of the"
-        " signals agrees with both: at most Σ max(adopt, reject) / n over distinct signals, in-sample. The majority"
-        " class is that of the same labels. The label of B3's answers follows from what its gate, `paper`, did: with"
-        " Supp as adopt, that gate is right wherever its answer is safe, and an Opt-Out, always safe, is always right."
+        f" distinct (M, R, A). Rows named after a gate are its equations on the signals alone. {_OF_RECORDED} Answers"
+        " with the same signals may have contradictory labels, and no function of the signals agrees with both: at most"
+        " Σ max(adopt, reject) / n over distinct signals, in-sample. The majority class is that of the same labels."
+        f" {FAVOURED} With Supp as adopt, `paper` as it decided is right on B3's answers wherever they are safe, and"
+        " wherever it opted out, whatever the memories were worth."
     )
     return Table(
         "accuracy", "Decision accuracy, the paper's oracle (Section 5.3)", columns, *_or_none(rows, note, len(samples))
@@ -228,40 +314,53 @@ def accuracy_table(study: Study) -> Table:
 
 
 def paired_table(study: Study) -> Table:
-    """The same under the oracle of B1 and B2 together."""
+    """The same under the oracle of B1 and B2 together, and what the actions lead to."""
     pairs = study.pairs
-    telling = pairs.telling
+    telling, injected, answered = pairs.telling, safe_with(pairs), safe_without(pairs)
     rows: list[tuple[Cell, ...]] = []
-    for name, mapping, adopts in _decisions(study, pairs.signals, pairs.adopt[telling]):
-        found = paired_accuracy(pairs, adopts)
-        rows.append((name, mapping, found.telling, found.harmless, found.adopted))
+    for name, mapping, actions, injecting in _decisions(study, pairs.signals, pairs.adopt[telling], recorded(study)):
+        found = paired_accuracy(pairs, actions, injecting=injecting)
+        rows.append((name, mapping, found.telling, found.best, found.harmless, found.opted_out, found.adopted))
     reached = ceiling(pairs.signals[telling], pairs.adopt[telling])
-    unharmed = ceiling(pairs.signals, safe_with(pairs), safe_without(pairs))
-    rows.append(("any function of (M, R, A), at most", None, reached, unharmed, None))
+    best = ceiling(pairs.signals, injected, answered, ~injected)
+    unharmed = ceiling(pairs.signals, injected, answered)
+    rows.append(("any function of (M, R, A), at most", None, reached, best, unharmed, None, None))
     counts = composition(pairs)
     note = (
         f"{len(pairs)} pairs: both safe {counts[PairedOracle.BOTH_SAFE]}, only B1 {counts[PairedOracle.ONLY_B1]}, only"
-        f" B2 {counts[PairedOracle.ONLY_B2]}, neither {counts[PairedOracle.NEITHER]}. Accuracy is of the"
-        f" {int(telling.sum())} that make a difference. Harmless: the answer that the decision leads to is safe, B2's"
-        " of adopt, else B1's; an Opt-Out too counts as B1's answer, though none would be given. The majority class is"
-        " that of the pairs that make a difference; the last row is in-sample."
+        f" B2 {counts[PairedOracle.ONLY_B2]}, neither {counts[PairedOracle.NEITHER]}. Rows named after a gate are its"
+        f" equations on the signals alone. {_OF_RECORDED} Accuracy is of the {int(telling.sum())} that make a"
+        " difference. The next three are of all pairs and of the action, whichever are adopt. Best action: injecting"
+        " where only B2 is safe, Silent or Opt-Out where only B1 is, Opt-Out where neither is, and all but Opt-Out"
+        " where both are. Harmless: what the action leads to is safe, B2's answer of Active and Supp, B1's of Silent,"
+        " and none of Opt-Out, which is always safe. The majority class is that of the"
+        " pairs that make a difference, its reject B1's answer. The last row is in-sample; its harmless is of functions"
+        " that always answer, since one that always abstains does no harm at all."
     )
     return Table(
         "accuracy_paired",
         "Decision accuracy, the oracle of B1 and B2 together",
-        ("decision", "adopt is", "accuracy", "harmless", "adopts"),
+        ("decision", "adopt is", "accuracy", "best action", "harmless", "opts out", "adopts"),
         *_or_none(rows, note, len(pairs)),
     )
 
 
-def _decisions(study: Study, signals: NDArray[np.float64], labels: Bools) -> Iterator[tuple[str, str | None, Bools]]:
-    """Every layer with both mappings, and the majority class of some labels: name, mapping, decisions."""
-    for name, layer in study.layers.items():
-        actions = actions_of(layer, signals)
+def _decisions(
+    study: Study, signals: NDArray[np.float64], labels: Bools, done: NDArray[np.int8] | None
+) -> Iterator[tuple[str, str | None, NDArray[np.int8], bool]]:
+    """Actions done in the run and those of every layer with both mappings, and the majority class of some labels.
+
+    Each is a name, the mapping in words, actions, and whether all that inject are adopt.
+    """
+    taken = {name: actions_of(layer, signals) for name, layer in study.layers.items()}
+    if done is not None:
+        taken = {AS_DECIDED: done, **taken}
+    for name, actions in taken.items():
         for mapping, injecting in MAPPINGS.items():
-            yield name, mapping, decides(actions, injecting=injecting)
+            yield name, mapping, actions, injecting
     most = majority(labels)
-    yield f"majority class: {'adopt' if most else 'reject'}", None, np.full(len(signals), most)
+    one = Action.ACTIVE if most else Action.SILENT
+    yield f"majority class: {'adopt' if most else 'reject'}", None, np.full(len(signals), one, np.int8), False
 
 
 def _or_none(rows: list[tuple[Cell, ...]], note: str, n: int) -> tuple[tuple[tuple[Cell, ...], ...], str]:
@@ -269,6 +368,6 @@ def _or_none(rows: list[tuple[Cell, ...]], note: str, n: int) -> tuple[tuple[tup
     return (tuple(rows), note) if n else ((), "The run has no such answers.")
 
 
-def _check(adopts: Bools, n: int) -> None:
-    if adopts.shape != (n,):
-        raise ValueError(f"adopts must be ({n},), a decision for each row, got {adopts.shape}")
+def _check(decided: NDArray[Any], n: int, name: str = "adopts") -> None:
+    if decided.shape != (n,):
+        raise ValueError(f"{name} must be ({n},), one for each row, got {decided.shape}")

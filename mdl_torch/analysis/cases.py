@@ -278,7 +278,7 @@ def _asked(study: Study, slots: Mapping[Slot, object], chosen: Sequence[str]) ->
         raise ValueError(f"chosen must be ids of questions, got {chosen!r}")
     ids = list(dict.fromkeys(chosen))
     if unknown := [one for one in ids if one not in study.run.questions]:
-        raise ValueError(f"chosen must be evaluated questions of the run, got {', '.join(map(repr, unknown))}")
+        raise ValueError(f"cases must be ids of evaluated questions of the run, got {', '.join(map(repr, unknown))}")
     first: dict[str, Slot] = {}
     for slot in slots:
         first.setdefault(slot[0], slot)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mdl_torch.analysis.accuracy import actions_of, decides, paired_accuracy, share
+from mdl_torch.analysis.accuracy import actions_of, decides, share
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.evaluation.fitting import refit
 from mdl_torch.evaluation.statistics import (
     Estimate,
@@ -20,7 +21,7 @@ from mdl_torch.evaluation.statistics import (
     paired_t,
     per_question,
 )
-from mdl_torch.evaluation.tables import Table
+from mdl_torch.evaluation.tables import Table, p_in_words, t_in_words
 from mdl_torch.layer import MemoryDecisionLayer
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from mdl_torch.analysis.samples import Samples
+    from mdl_torch.analysis.samples import Pairs, Samples
     from mdl_torch.analysis.study import Study
     from mdl_torch.evaluation.tables import Cell
 
@@ -51,12 +52,6 @@ FULL = "M + R + A"
 
 PAPER = {"M": 0.581, "R": 0.581, "A": 0.581, "M + R": 0.581, "M + A": 0.583, "R + A": 0.627, "M + R + A": 0.612}
 """Accuracies of Table 6: deepseek-v4-flash, TruthfulQA and HaluEval, 3600 answers."""
-
-FAVOURED = (
-    "B3's labels follow from what the full controller did, which favours it, and whatever decides alike; those of B1"
-    " and B2 together do not."
-)
-"""What a comparison on pooled answers has to say."""
 
 
 @dataclass(frozen=True)
@@ -227,31 +222,82 @@ def complementarity_table(study: Study) -> Table:
     """Table 6: accuracy with each set of signals, and its difference to all three."""
     columns = (
         "signals", "accuracy", "adopts", "difference (points)", "t over answers", "d_z", "McNemar", "t over questions",
-        "d_z over questions", "Holm", "accuracy (B1 and B2 together)", "paper",
+        "d_z over questions", "Holm", "accuracy (B1 and B2 together)", "difference (B1 and B2 together, points)",
+        "t over questions (B1 and B2 together)", "paper",
     )  # fmt: skip
     title, samples, pairs = "Complementarity of the signals (Table 6)", study.samples, study.pairs
     if not len(samples) or not len(study.split):
         return Table("complementarity", title, columns, (), nothing_to_fit(study))
     layers = {name: restricted(study.split, kept) for name, kept in CONFIGURATIONS.items()}
-    adopts = {name: layer.adopts(samples.signals) for name, layer in layers.items() if layer}
+    fitting = {name: layer for name, layer in layers.items() if layer}
+    adopts = {name: layer.adopts(samples.signals) for name, layer in fitting.items()}
     right = {name: decided == samples.adopt for name, decided in adopts.items()}
-    compared = {
-        name: compare(mine, right[FULL], samples.questions)
-        for name, mine in right.items()
-        if name != FULL and FULL in right
-    }
-    corrected = dict(zip(compared, holm([one.over_questions.p for one in compared.values()]), strict=True))
+    together = {name: right_together(pairs, layer.adopts(pairs.signals)) for name, layer in fitting.items()}
+    asked, asked_together = samples.questions, pairs.questions[pairs.telling]
+    tests, tests_together = _pooled_tests(right, asked), _paired_tests(together, asked_together)
     rows: list[tuple[Cell, ...]] = []
-    for name, layer in layers.items():
-        measured: tuple[Cell, ...] = (None,) * 2
-        tests: tuple[Cell, ...] = (None,) * 7
-        together = None
-        if layer:
-            measured = (share(right[name], samples.questions), float(adopts[name].mean()))
-            together = paired_accuracy(pairs, layer.adopts(pairs.signals)).telling
-        if name in compared:
-            tests = _tests(compared[name], corrected[name])
-        rows.append((name, *measured, *tests, together, PAPER[name]))
+    for name in CONFIGURATIONS:
+        measured = (share(right[name], asked), float(adopts[name].mean())) if name in fitting else (None,) * 2
+        reached = share(together[name], asked_together) if name in fitting else None
+        rows.append((name, *measured, *tests[name], reached, *tests_together[name], PAPER[name]))
+    return Table("complementarity", title, columns, tuple(rows), _note(study, [n for n in layers if n not in fitting]))
+
+
+def right_together(pairs: Pairs, adopts: Bools) -> Bools:
+    """Whether decisions are the paired oracle's, of the pairs that make a difference.
+
+    Args:
+        pairs: n of them.
+        adopts: Decisions on all of them, bool ``(n,)``.
+
+    Returns:
+        ``(m,)``, m the pairs that are ``telling``.
+    """
+    right: Bools = (adopts == pairs.adopt)[pairs.telling]
+    return right
+
+
+def nothing_to_fit(study: Study) -> str:
+    """What a run lacks that a layer would be fitted on, or judged by."""
+    return f"The run has no labelled {'answers of a calibration split' if len(study.samples) else 'answers'}."
+
+
+def _compared(right: dict[str, Bools], questions: NDArray[np.str_]) -> dict[str, Comparison]:
+    """Each with ``FULL``; of no answers, or where that is missing, none."""
+    if FULL not in right or not len(questions):
+        return {}
+    return {name: compare(mine, right[FULL], questions) for name, mine in right.items() if name != FULL}
+
+
+def _pooled_tests(right: dict[str, Bools], questions: NDArray[np.str_]) -> dict[str, tuple[Cell, ...]]:
+    """Cells of every comparison, by the name of a configuration; empty ones where there is none."""
+    compared = _compared(right, questions)
+    corrected = dict(zip(compared, holm([one.over_questions.p for one in compared.values()]), strict=True))
+    cells: dict[str, tuple[Cell, ...]] = dict.fromkeys(CONFIGURATIONS, (None,) * 7)
+    for name, found in compared.items():
+        p = corrected[name]
+        cells[name] = (
+            points(found.difference),
+            t_in_words(found.over_answers),
+            found.over_answers.d_z,
+            f"{found.mcnemar.only_first} : {found.mcnemar.only_second}, {p_in_words(found.mcnemar.p)}",
+            t_in_words(found.over_questions),
+            found.over_questions.d_z,
+            None if p is None else p_in_words(p),
+        )
+    return cells
+
+
+def _paired_tests(right: dict[str, Bools], questions: NDArray[np.str_]) -> dict[str, tuple[Cell, ...]]:
+    """The same of the pairs: the difference, and its test over questions."""
+    cells: dict[str, tuple[Cell, ...]] = dict.fromkeys(CONFIGURATIONS, (None,) * 2)
+    for name, found in _compared(right, questions).items():
+        cells[name] = (points(found.difference), t_in_words(found.over_questions))
+    return cells
+
+
+def _note(study: Study, missing: list[str]) -> str:
+    samples = study.samples
     note = (
         f"{len(samples)} answers to {len(np.unique(samples.questions))} questions, only Active is adopt. A missing"
         f" signal is held at its mean on the calibration split ({len(study.split)} answers), and range and thresholds"
@@ -260,39 +306,10 @@ def complementarity_table(study: Study) -> Table:
         " does. Those to one question are not: t over questions, and Holm's correction of it for the number of"
         " comparisons, heed that. Where nothing is adopted, or everything, accuracy is the share of one label, whatever"
         f" the signals; so may be the paper's figures that are alike. {FAVOURED} The oracle of B1 and B2 together is of"
-        f" the {int(pairs.telling.sum())} pairs that make a difference."
+        f" the {int(study.pairs.telling.sum())} pairs that make a difference; its p is not corrected. A difference"
+        " weighs answers or pairs alike and t over questions weighs questions alike, so that small ones can differ in"
+        " sign where questions have not as many."
     )
-    if missing := [name for name, layer in layers.items() if layer is None]:
+    if missing:
         note += f" {', '.join(missing)}: nothing that is read varies on the split, which leaves no range."
-    return Table("complementarity", title, columns, tuple(rows), note)
-
-
-def in_words(test: PairedT) -> str:
-    """A test as tables say it.
-
-    Example:
-        >>> in_words(PairedT(0.1, 2.5, 0.0149, 0.3, 70)), in_words(PairedT(0.0, None, None, None, 70))
-        ('t(69) = 2.50, p = 0.015', 'no variation')
-    """
-    return "no variation" if test.t is None or test.p is None else f"t({test.n - 1}) = {test.t:.2f}, {_p(test.p)}"
-
-
-def nothing_to_fit(study: Study) -> str:
-    """What a run lacks that a layer would be fitted on, or judged by."""
-    return f"The run has no labelled {'answers of a calibration split' if len(study.samples) else 'answers'}."
-
-
-def _tests(found: Comparison, corrected: float | None) -> tuple[Cell, ...]:
-    return (
-        points(found.difference),
-        in_words(found.over_answers),
-        found.over_answers.d_z,
-        f"{found.mcnemar.only_first} : {found.mcnemar.only_second}, {_p(found.mcnemar.p)}",
-        in_words(found.over_questions),
-        found.over_questions.d_z,
-        None if corrected is None else _p(corrected),
-    )
-
-
-def _p(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    return note

@@ -7,15 +7,17 @@ C_final = C·(g_a + g_b·α) (Section 3.3). What the paper concludes of them is 
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.calibration import fit_thresholds
-from mdl_torch.evaluation.statistics import Estimate, Interval, MeanStd, paired_difference
-from mdl_torch.evaluation.tables import Cell, Table
+from mdl_torch.evaluation.statistics import Estimate, MeanStd, bootstrapped, drawn, paired_difference
+from mdl_torch.evaluation.tables import Cell, Table, p_in_words
 from mdl_torch.outputs import Action
 
 if TYPE_CHECKING:
@@ -24,13 +26,10 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from mdl_torch.analysis.study import Study
+    from mdl_torch.evaluation.statistics import Counts
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
-    Counts = NDArray[np.int64]
-
-RESAMPLES = 2_000
-"""Of a bootstrap of correlations and areas."""
 
 PAPER_RESAMPLES = 10
 """Bootstrap runs of the paper's grid."""
@@ -47,28 +46,8 @@ PAPER = (0.3, 0.7)
 # -------------------------------------------------------------------------------------------------- numbers of arrays
 
 
-def drawn(questions: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> Counts:
-    """How often each row is in each resample of a bootstrap over questions: all rows of a question together.
-
-    Args:
-        questions: Which question each row is of, ``(n,)``, n >= 1.
-        resamples: How many.
-        seed: Of the draws.
-
-    Returns:
-        ``(resamples, n)``.
-
-    Example:
-        >>> sorted({tuple(row) for row in drawn(["a", "a", "b"], resamples=100).tolist()})
-        [(0, 0, 2), (1, 1, 1), (2, 2, 0)]
-    """
-    ids, of = np.unique(np.asarray(questions), return_inverse=True)
-    counts = np.random.default_rng(seed).multinomial(len(ids), np.full(len(ids), 1 / len(ids)), size=resamples)
-    return np.asarray(counts[:, of], np.int64)
-
-
 def pearson(first: ArrayLike, second: ArrayLike, weights: ArrayLike) -> Floats:
-    """Pearson's r = Σ w·(x − x̄)(y − ȳ) / √(Σ w·(x − x̄)² · Σ w·(y − ȳ)²) over the last axis; 0 of a constant.
+    """Pearson's r = Σ w·(x − x̄)(y − ȳ) / √(Σ w·(x − x̄)² · Σ w·(y − ȳ)²) over the last axis; NaN of a constant.
 
     Args:
         first: x, broadcast to ``(*, n)``.
@@ -85,7 +64,7 @@ def pearson(first: ArrayLike, second: ArrayLike, weights: ArrayLike) -> Floats:
     xy, xx, yy = ((w * product).sum(axis=-1) for product in (x * y, x * x, y * y))
     sizes = ((w * _floats(v) ** 2).sum(axis=-1) for v in (first, second))
     varies = np.logical_and(*(left > 1e-24 * size for left, size in zip((xx, yy), sizes, strict=True)))  # not rounding
-    return np.where(varies, xy / np.sqrt(np.where(varies, xx * yy, 1.0)), 0.0)
+    return np.where(varies, xy / np.sqrt(np.where(varies, xx * yy, 1.0)), np.nan)
 
 
 def weighted_ranks(values: ArrayLike, weights: ArrayLike) -> Floats:
@@ -156,16 +135,16 @@ def contrast(first: ArrayLike, second: ArrayLike) -> Contrast:
     mean, mean_other = (float(v.mean()) if len(v) else None for v in (one, other))
     if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
         return Contrast(mean, mean_other)
-    from scipy.stats import t as student
+    from scipy.stats import ttest_ind
 
-    gap, m = float(one.mean() - other.mean()), len(one) + len(other) - 2
-    spreads = [float(v.var(ddof=1)) for v in (one, other)]
-    errors = [spread / len(v) for spread, v in zip(spreads, (one, other), strict=True)]
-    t = gap / math.sqrt(sum(errors))
-    df = sum(errors) ** 2 / sum(error**2 / (len(v) - 1) for error, v in zip(errors, (one, other), strict=True))
-    d = gap / math.sqrt(sum(spread * (len(v) - 1) for spread, v in zip(spreads, (one, other), strict=True)) / m)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of one group that does not vary
+        test = ttest_ind(one, other, equal_var=False)
+    m = len(one) + len(other) - 2
+    pooled = sum(float(v.var(ddof=1)) * (len(v) - 1) for v in (one, other)) / m
+    d = float(one.mean() - other.mean()) / math.sqrt(pooled)
     shrink = math.exp(math.lgamma(m / 2) - math.lgamma((m - 1) / 2)) / math.sqrt(m / 2)
-    return Contrast(mean, mean_other, t, df, float(2 * student.sf(abs(t), df)), d, d * shrink)
+    return Contrast(mean, mean_other, float(test.statistic), float(test.df), float(test.pvalue), d, d * shrink)
 
 
 def mean_gap(values: ArrayLike, group: ArrayLike, weights: ArrayLike) -> Floats:
@@ -186,55 +165,30 @@ def mean_gap(values: ArrayLike, group: ArrayLike, weights: ArrayLike) -> Floats:
     return np.asarray(means[0] - means[1])
 
 
-def bootstrapped(statistic: Callable[[Counts], Floats], questions: ArrayLike, counts: Counts) -> Estimate:
-    """A statistic of weighted rows, with its 95% percentile interval over resamples; none of a single question.
-
-    Args:
-        statistic: Of weights ``(*, n)``, gives ``(*,)``; resamples of which it is not finite are left out.
-        questions: Which question each row is of, ``(n,)``.
-        counts: From ``drawn``.
-
-    Example:
-        >>> rows = ["a", "b"]
-        >>> bootstrapped(lambda w: (w * [0, 1]).sum(axis=-1) / w.sum(axis=-1), rows, drawn(rows)).interval
-        Interval(low=0.0, high=1.0)
-    """
-    n, asked = counts.shape[1], len(np.unique(np.asarray(questions)))
-    value = float(statistic(np.ones(n, np.int64)))
-    found = statistic(counts)
-    found = found[np.isfinite(found)]
-    interval = None
-    if asked > 1 and len(found):
-        interval = Interval(*(float(bound) for bound in np.quantile(found, (0.025, 0.975))))
-    return Estimate(value if math.isfinite(value) else None, interval, asked, n)
-
-
 # ----------------------------------------------------------------------------------------------------------- the grid
 
 
 @dataclass(frozen=True)
 class GateGrid:
-    """Accuracy of C_final = C·(g_a + g_b·α) over g_a and g_b, thresholds fitted anew in each cell.
+    """Accuracy of the gate over g_a and g_b, thresholds fitted anew in each cell; see ``grid_of``.
 
     Attributes:
         constants: g_a, ``(a,)``.
         coefficients: g_b, ``(b,)``.
-        accuracy: Mean over resamples, ``(a, b)``; the cell that gates with 0 is masked.
-        std: Standard deviation over resamples (n − 1), masked alike.
-        whole: Accuracy on all answers, masked alike.
-        thresholds: θ0 of each cell, masked alike.
+        accuracy: On all answers, ``(a, b)``; the cell that gates with 0 is masked.
+        std: Standard deviation of the accuracy over resamples (n − 1), masked alike.
+        thresholds: θ0 of each cell, for ``normalized_gate``, masked alike.
     """
 
     constants: Floats
     coefficients: Floats
     accuracy: np.ma.MaskedArray[Any, Any]
     std: np.ma.MaskedArray[Any, Any]
-    whole: np.ma.MaskedArray[Any, Any]
     thresholds: np.ma.MaskedArray[Any, Any]
 
     @property
     def best(self) -> tuple[int, int]:
-        """Place (a, b) of the highest mean; of equal ones the first."""
+        """Place (a, b) of the highest accuracy, chosen on the answers that it is of; of equal ones the first."""
         a, b = np.unravel_index(int(self.accuracy.argmax()), self.accuracy.shape)
         return int(a), int(b)
 
@@ -243,11 +197,27 @@ class GateGrid:
 
         Example:
             >>> ones = np.ma.masked_less(np.ones((2, 2)), 0)
-            >>> GateGrid(np.array([0.0, 1.0]), np.array([0.0, 1.0]), ones, ones, ones, ones).place((0.3, 0.7))
+            >>> GateGrid(np.array([0.0, 1.0]), np.array([0.0, 1.0]), ones, ones, ones).place((0.3, 0.7))
             (0, 1)
         """
         constant, coefficient = gate
         return int(np.abs(self.constants - constant).argmin()), int(np.abs(self.coefficients - coefficient).argmin())
+
+
+def normalized_gate(confidence: ArrayLike, consistency: ArrayLike, constant: float, coefficient: float) -> Floats:
+    """C·(g_a + g_b·α) / (g_a + g_b), in [0, 1] whatever the sum, so that one search range of θ0 fits all cells.
+
+    Args:
+        confidence: C, ``(n,)``.
+        consistency: α, ``(n,)``.
+        constant: g_a, not negative.
+        coefficient: g_b, not negative, not 0 where g_a is.
+
+    Example:
+        >>> normalized_gate([1.0, 0.5], [0.5, 1.0], 1.0, 1.0).tolist()
+        [0.75, 0.5]
+    """
+    return _floats(confidence) * (constant + coefficient * _floats(consistency)) / (constant + coefficient)
 
 
 def grid_of(
@@ -260,7 +230,10 @@ def grid_of(
     resamples: int = PAPER_RESAMPLES,
     seed: int = 0,
 ) -> GateGrid:
-    """The accuracy of adopting where C·(g_a + g_b·α) ≥ θ0, θ0 by ``fit_thresholds`` in each cell.
+    """The accuracy of adopting where C·(g_a + g_b·α) / (g_a + g_b) ≥ θ0, θ0 by ``fit_thresholds`` in each cell.
+
+    Undivided, C_final would reach from 0 to g_a + g_b, and where the search of θ0 ends would decide what a cell can do.
+    Divided, only the ratio g_a : g_b matters.
 
     Args:
         fit: C, α and what the oracle says, ``(m,)`` each, that thresholds are fitted on.
@@ -276,7 +249,7 @@ def grid_of(
 
     Example:
         >>> columns = ([0.2, 0.9], [0.9, 0.9], [False, True])
-        >>> grid_of(columns, columns, ["a", "b"]).whole[10, 0].item()
+        >>> grid_of(columns, columns, ["a", "b"]).accuracy[10, 0].item()
         1.0
     """
     (c_fit, alpha_fit), (c, alpha) = (tuple(map(_floats, columns[:2])) for columns in (fit, test))
@@ -287,12 +260,12 @@ def grid_of(
     a, b = _floats(constants), _floats(coefficients)
     counts = drawn(asked, resamples=resamples, seed=seed)
     right, theta = np.zeros((len(a), len(b), len(c)), np.bool_), np.zeros((len(a), len(b)))
-    for i, j in np.ndindex(theta.shape):
-        theta[i, j] = fit_thresholds(c_fit * (a[i] + b[j] * alpha_fit), fit[2])[0]
-        right[i, j] = (c * (a[i] + b[j] * alpha) >= theta[i, j]) == labels
-    rates = right @ counts.T / counts.sum(axis=1)
     mask = a[:, None] + b <= 0
-    values = (rates.mean(axis=-1), rates.std(axis=-1, ddof=1), right.mean(axis=-1), theta)
+    for i, j in np.argwhere(~mask):
+        theta[i, j] = fit_thresholds(normalized_gate(c_fit, alpha_fit, a[i], b[j]), fit[2])[0]
+        right[i, j] = (normalized_gate(c, alpha, a[i], b[j]) >= theta[i, j]) == labels
+    rates = right @ counts.T / counts.sum(axis=1)
+    values = (right.mean(axis=-1), rates.std(axis=-1, ddof=1), theta)
     return GateGrid(a, b, *(np.ma.masked_array(np.where(mask, 0.0, v), mask) for v in values))
 
 
@@ -336,7 +309,7 @@ def gating_table(study: Study) -> Table:
         ("difference of mean α, thousandths", estimate(lambda w: 1000 * mean_gap(alpha, right, w)), 4.0),
         ("Welch's t", test.t, 3.70),
         ("degrees of freedom", test.df, None),
-        ("p", _p(test.p), "< 0.001"),
+        ("p, two-sided", None if test.p is None else p_in_words(test.p), "p < 0.001"),
         ("Cohen's d of α", test.d, None),
         ("Hedges' g of α", test.g, None),
         ("Cohen's d of C", contrast(c[right], c[~right]).d, None),
@@ -351,13 +324,14 @@ GATING_NOTE = (
     "Of the pooled answers of B1, B2 and B3, as in the paper; C, α and decisions are the `paper` gate's, and a decision"
     " is right if it is Active where the oracle says adopt. In brackets: 95% intervals of a bootstrap over questions."
     " The t-test takes answers as independent, which those to one question are not, since they share C and α: go by the"
-    " interval of the difference. “With C held fixed” is the partial correlation (linear). Differences of accuracy are"
-    " on all answers, with thresholds fitted in each case on the calibration split."
+    " interval of the difference. “With C held fixed” is the partial correlation (linear). Accuracies are on"
+    " all answers, with thresholds fitted in each case on the calibration split, for C_final over g_a + g_b."
+    f" {FAVOURED}"
 )
 
 
 def grid_table(study: Study) -> Table:
-    """Accuracy over g_a (rows) and g_b (columns), mean and standard deviation over resamples (Fig. 5(b))."""
+    """Accuracy over g_a (rows) and g_b (columns), and its standard deviation over resamples (Fig. 5(b))."""
     title = "Accuracy of C_final = C·(g_a + g_b·α) (Fig. 5(b))"
     columns = ("g_a", *(f"g_b = {value}" for value in GATE_VALUES))
     grid = gate_grid(study)
@@ -370,15 +344,13 @@ def grid_table(study: Study) -> Table:
     best = grid.best
     named = {"Without α (1, 0)": grid.place(PURE), "the paper's (0.3, 0.7)": grid.place(PAPER)}
     said = "; ".join(f"{name}: {grid.accuracy[place]:.3f}" for name, place in named.items())
-    alike = grid.accuracy[np.isclose(grid.constants[:, None] + grid.coefficients, 1.0)]
     note = (
-        f"{said}; best ({grid.constants[best[0]]:.1f}, {grid.coefficients[best[1]]:.1f}): {grid.accuracy[best]:.3f},"
-        " chosen on the answers that it is of. The paper: 0.596, 0.612, and up to 0.644 at g_a ≤ 0.2, g_b ≥ 0.7."
-        f" Mean ± standard deviation over {PAPER_RESAMPLES} resamples of questions, the same in every cell; θ0 is"
-        " fitted in each cell on the calibration split, and the range is the run's. Only the ratio g_a : g_b changes"
-        " the order of memories. The sum g_a + g_b only scales C_final against the grid of θ0 (0.05 to 0.95 by 0.01),"
-        " which then may not reach high enough, or reaches above all and so allows to adopt none. Compare cells of one"
-        f" sum: where it is 1, accuracy goes from {alike.min():.3f} to {alike.max():.3f}."
+        f"{said}; best, chosen on these answers, {_pair(grid, best)}: {grid.accuracy[best]:.3f}. The lowest is"
+        f" {grid.accuracy.min():.3f}. The paper: 0.596, 0.612, and up to 0.644 at g_a ≤ 0.2, g_b ≥ 0.7. Accuracy on all"
+        f" answers ± its standard deviation over {PAPER_RESAMPLES} resamples of questions, the same in every cell. θ0"
+        " is fitted in each cell on the calibration split, for C_final over g_a + g_b, and the range is the run's: only"
+        " the ratio g_a : g_b matters, so cells of one ratio are alike. Undivided, C_final ends at g_a + g_b, and"
+        f" what a cell reaches would depend on where the search of θ0 ends. {FAVOURED}"
     )
     return Table("gate_grid", title, columns, rows, note)
 
@@ -395,18 +367,21 @@ def _gated(study: Study) -> list[tuple[Cell, ...]]:
     c, alpha, _, _ = _columns(study, samples.signals)
 
     def right(place: tuple[int, int]) -> Bools:
-        gated = c * (grid.constants[place[0]] + grid.coefficients[place[1]] * alpha)
+        gated = normalized_gate(c, alpha, grid.constants[place[0]], grid.coefficients[place[1]])
         return np.asarray((gated >= grid.thresholds[place]) == samples.adopt)
 
     pure, paper, best = grid.place(PURE), grid.place(PAPER), grid.best
     asked = samples.questions.tolist()
     gain = paired_difference(right(paper), right(pure), asked)
-    most = f"({grid.constants[best[0]]:.1f}, {grid.coefficients[best[1]]:.1f})"
     return [
-        ("accuracy without α (1, 0)", float(grid.whole[pure]), 0.596),
-        ("accuracy with α (0.3, 0.7)", float(grid.whole[paper]), 0.612),
+        ("accuracy without α (1, 0)", float(grid.accuracy[pure]), 0.596),
+        ("accuracy with α (0.3, 0.7)", float(grid.accuracy[paper]), 0.612),
         ("gain by α", gain, 0.016),
-        (f"accuracy at the best of the grid {most}", float(grid.whole[best]), 0.644),
+        (
+            f"accuracy at the best of the grid {_pair(grid, best)}, chosen on these answers",
+            float(grid.accuracy[best]),
+            0.644,
+        ),
     ]
 
 
@@ -418,10 +393,10 @@ def _columns(study: Study, signals: Floats) -> tuple[Floats, Floats, Floats, Boo
 
 
 def _partial(first: Floats, second: ArrayLike, fixed: Floats, weights: Counts) -> Floats:
-    """Partial correlation (r₁₂ − r₁₃·r₂₃) / √((1 − r₁₃²)(1 − r₂₃²)); 0 where ``fixed`` leaves nothing."""
+    """Partial correlation (r₁₂ − r₁₃·r₂₃) / √((1 − r₁₃²)(1 − r₂₃²)); NaN where ``fixed`` leaves nothing."""
     r12, r13, r23 = (pearson(x, y, weights) for x, y in ((first, second), (first, fixed), (second, fixed)))
     left = np.sqrt(np.clip((1 - r13**2) * (1 - r23**2), 0.0, None))
-    return np.where(left > 1e-9, (r12 - r13 * r23) / np.where(left > 1e-9, left, 1.0), 0.0)
+    return np.where(left > 1e-9, (r12 - r13 * r23) / np.where(left > 1e-9, left, 1.0), np.nan)
 
 
 def _cell(grid: GateGrid, a: int, b: int) -> MeanStd | None:
@@ -430,9 +405,8 @@ def _cell(grid: GateGrid, a: int, b: int) -> MeanStd | None:
     return MeanStd(float(grid.accuracy[a, b]), float(grid.std[a, b]), PAPER_RESAMPLES)
 
 
-def _p(value: float | None) -> str | None:
-    """Small ones in scientific notation, which three decimals would hide."""
-    return None if value is None else f"{value:.2g}"
+def _pair(grid: GateGrid, place: tuple[int, int]) -> str:
+    return f"({grid.constants[place[0]]:.1f}, {grid.coefficients[place[1]]:.1f})"
 
 
 def _floats(values: ArrayLike) -> Floats:

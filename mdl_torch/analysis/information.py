@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.evaluation.results import Rate
 from mdl_torch.evaluation.statistics import RESAMPLES
 from mdl_torch.evaluation.tables import Table
@@ -71,20 +72,6 @@ def information(cells: ArrayLike, adopt: ArrayLike) -> float:
         1.0
     """
     return float(_information(_counts(np.asarray(cells), np.asarray(adopt, bool))))
-
-
-def bias(cells: ArrayLike, adopt: ArrayLike) -> float:
-    """What Miller and Madow expect of plug-in information above the true one: (K_xy − K_x − K_y + 1) / (2n·ln 2) bits.
-
-    K are the values that occur, of n independent rows.
-
-    Example:
-        >>> round(bias([0, 0, 1, 1], [False, True, False, True]) * 8 * float(np.log(2)), 12)
-        1.0
-    """
-    counts = _counts(np.asarray(cells), np.asarray(adopt, bool))
-    occupied = [int((axis > 0).sum()) for axis in (counts, counts.sum(axis=1), counts.sum(axis=0))]
-    return float((occupied[0] - occupied[1] - occupied[2] + 1) / (2 * counts.sum() * np.log(2)))
 
 
 def binned(column: ArrayLike, bins: int | None = BINS) -> Ints:
@@ -193,12 +180,10 @@ class Null:
 
     Attributes:
         mean: Over permutations, in bits: the estimator's bias.
-        upper: Their 95th percentile.
         p: (b + 1) / (n + 1), of which b of n permutations reach the figure.
     """
 
     mean: float
-    upper: float
     p: float
 
     @classmethod
@@ -211,7 +196,7 @@ class Null:
         """
         under = np.asarray(drawn, np.float64)
         reached = int((under >= value - 1e-12).sum())  # sums of the same shares in another order differ by rounding
-        return cls(float(under.mean()), float(np.quantile(under, 0.95)), (reached + 1) / (len(under) + 1))
+        return cls(float(under.mean()), (reached + 1) / (len(under) + 1))
 
 
 @dataclass(frozen=True)
@@ -222,7 +207,6 @@ class SetInformation:
         name: One of ``SETS``.
         cells: That occur.
         plug_in: I over cells.
-        miller_madow: I less the bias that n independent answers would have.
         corrected: I less the mean of its null, c, with the interval [c + ⟨I*⟩ − q97.5(I*), c + ⟨I*⟩ − q2.5(I*)] of a
             bootstrap over questions, whose I* are as much too large again; below 0 where there is nothing to see.
         null: Of ``plug_in``.
@@ -230,20 +214,17 @@ class SetInformation:
         nearest_null: Its own.
         synergy: Of ``plug_in``; None of one signal.
         synergy_null: Its own.
-        nearest_synergy: Of ``nearest``.
     """
 
     name: str
     cells: int
     plug_in: float
-    miller_madow: float
     corrected: Rate
     null: Null
     nearest: float | None
     nearest_null: Null | None
     synergy: float | None
     synergy_null: Null | None
-    nearest_synergy: float | None
 
 
 def informed(
@@ -295,7 +276,6 @@ def informed(
 
     near, near_under = _nearest_of(samples, blocks, given[:nearest_permutations], k, rng)
     together, together_under = synergy(plain), [synergy(each) for each in under]
-    near_together = synergy(near) if near else {}
 
     def null_of(name: str) -> Null:
         return Null.of(plain[name], [each[name] for each in under])
@@ -312,98 +292,102 @@ def informed(
             name=name,
             cells=len(np.unique(cells[name])),
             plug_in=plain[name],
-            miller_madow=plain[name] - bias(cells[name], samples.adopt),
             corrected=corrected(name),
             null=null_of(name),
             nearest=near.get(name),
             nearest_null=Null.of(near[name], [each[name] for each in near_under]) if near else None,
             synergy=together.get(name),
             synergy_null=Null.of(together[name], [each[name] for each in together_under]) if name in together else None,
-            nearest_synergy=near_together.get(name),
         )
         for name in SETS
     ]
 
 
-def information_table(study: Study) -> Table:
+def information_tables(study: Study) -> tuple[Table, Table]:
     """Table 10: information of each signal set about the oracle's action.
 
     Args:
         study: Of a run.
+
+    Returns:
+        Over the answers that the paper pools, and over those of B1 and B2 alone, whose labels no controller had a part
+        in.
     """
-    samples = study.samples
-    if not len(samples):
-        return Table("information", _TITLE, _COLUMNS, (), "There are no labelled answers of B1, B2 or B3.")
-    found = informed(samples)
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (
-            each.name,
-            each.plug_in,
-            each.miller_madow,
-            each.corrected,
-            each.null.mean,
-            each.null.upper,
-            each.null.p,
-            each.nearest,
-            each.nearest_null.p if each.nearest_null else None,
-            each.synergy,
-            each.synergy_null.mean if each.synergy_null else None,
-            each.synergy_null.p if each.synergy_null else None,
-            each.nearest_synergy,
-            PAPER[each.name],
-            PAPER_SYNERGY.get(each.name),
-        )
-        for each in found
+    title = "Information of the signals about the oracle's action, in bits (Table 10)"
+    alone = "Information of the signals about the oracle's action, in bits, of the answers of B1 and B2 alone"
+    return (
+        _table("information", title, study.samples, "B1, B2 and B3", FAVOURED),
+        _table("information_b1_b2", alone, study.samples.of("b1", "b2"), "B1 and B2"),
     )
-    return Table("information", _TITLE, _COLUMNS, rows, _note(samples, found))
 
 
-_TITLE = "Information of the signals about the oracle's action, in bits (Table 10)"
+# ------------------------------------------------------------------------------------------------------------ the parts
+
 
 _COLUMNS = (
     "signals",
     "I",
-    "I (Miller–Madow)",
     "I less null mean",
-    "null mean",
-    "null 95th percentile",
     "p",
     "I (nearest neighbours)",
+    "null mean (nearest neighbours)",
     "p (nearest neighbours)",
     "synergy",
-    "null mean (synergy)",
+    "synergy less null mean",
     "p (synergy)",
-    "synergy (nearest neighbours)",
     "I (paper)",
     "synergy (paper)",
 )
 
 
-def _note(samples: Samples, found: list[SetInformation]) -> str:
+def _table(name: str, title: str, samples: Samples, whose: str, remark: str = "") -> Table:
+    """The information in these answers; the remark is the last of the note."""
+    if not len(samples):
+        return Table(name, title, _COLUMNS, (), f"There are no labelled answers of {whose}. {remark}".rstrip())
+    found = informed(samples)
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            each.name,
+            each.plug_in,
+            each.corrected,
+            each.null.p,
+            each.nearest,
+            each.nearest_null.mean if each.nearest_null else None,
+            each.nearest_null.p if each.nearest_null else None,
+            each.synergy,
+            each.synergy - each.synergy_null.mean if each.synergy is not None and each.synergy_null else None,
+            each.synergy_null.p if each.synergy_null else None,
+            PAPER[each.name],
+            PAPER_SYNERGY.get(each.name),
+        )
+        for each in found
+    )
+    return Table(name, title, _COLUMNS, rows, f"{_note(samples, whose, found)} {remark}".rstrip())
+
+
+def _note(samples: Samples, whose: str, found: list[SetInformation]) -> str:
     asked, levels = len(np.unique(samples.questions)), len(np.unique(samples.signals[:, 2]))
     most = entropy([samples.adopt.sum(), (~samples.adopt).sum()])
     return " ".join(
         (
-            f"{len(samples)} labelled answers of B1, B2 and B3 to {asked} questions. The oracle says adopt of"
+            f"{len(samples)} labelled answers of {whose} to {asked} questions. The oracle says adopt of"
             f" {samples.adopt.mean():.1%}: its entropy, the most that could be told, is {most:.3f} bits.",
             f"I is the plug-in estimate over cells: M and R in up to {BINS} bins of as nearly equal numbers of answers"
-            f" as ties allow, A by its values (here {levels}); all three fill {found[-1].cells} cells. The paper states"
-            " neither its estimator nor its bins.",
-            "A plug-in estimate is too large, the more so the more cells there are. Miller and Madow's correction takes"
-            " answers as independent, and answers to one question are not. The null therefore permutes questions: each"
-            " keeps its labels and gets the signals of another. Its mean is the bias where signals tell nothing, and p"
-            " the share of permutations that reach the figure. I less the null mean is what is left: below 0 where"
-            " there is nothing to see, too small where signals tell much. Its interval is by bootstrap over questions.",
+            f" as ties allow, A by its values (here {levels}); all three fill {found[-1].cells} cells. The paper pools"
+            " B1, B2 and B3; it states neither its estimator nor its bins.",
+            "A plug-in estimate is too large, the more so the more cells there are and the more alike the answers to a"
+            " question. The null permutes questions: each keeps its labels and gets the signals of another. Its mean is"
+            " the bias where signals tell nothing, and p the share of permutations that reach the figure; p are not"
+            " corrected for the seven sets. I less the null mean is what is left: below 0 where there is nothing to"
+            " see, too small where signals tell much. Its interval is by bootstrap over questions.",
             f"Nearest neighbours: Ross (2014), k = {NEIGHBOURS}, signals in standard deviations, mean over {DRAWS}"
             " draws of one answer to each question, since the nearest to an answer would else be those to the same"
             f" question; equal signals are parted by noise of ±{JITTER:g} standard deviations. It may be below 0.",
-            "Synergy: of pairs I(X+Y) − I(X) − I(Y); of all three I(M+R+A) less the largest of the pairs. Its p is"
-            " against signals that tell nothing at all. More cells make it larger too.",
+            "Synergy: of pairs I(X+Y) − I(X) − I(Y); of all three I(M+R+A) less the largest of the pairs. It grows with"
+            " the cells as I does: its null mean is its bias where signals tell nothing at all, and its p is against"
+            " that.",
         )
     )
-
-
-# ------------------------------------------------------------------------------------------------------------ the parts
 
 
 def _places(name: str) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from mdl_torch.analysis.gating import NO_GRID, PAPER, PURE
+from mdl_torch.analysis.safety import ACTION_NAMES
 from mdl_torch.errors import unknown_name
 from mdl_torch.evaluation.report import name_of
 from mdl_torch.figures import ACTION_STYLES
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
 EDGE = 0.07
 """How near to the edge of a panel no contour is labelled."""
 
-ACTION_NAMES = {Action.ACTIVE: "Active", Action.SUPP: "Supp", Action.SILENT: "Silent", Action.OPT_OUT: "Opt-Out"}
-"""Actions as the paper calls them."""
-
 CAPTIONS = {
     "decision_map": (
         "Gated confidence C_final (contours; the heavy ones are the thresholds) and the actions of the calibrated gate"
@@ -56,8 +54,10 @@ CAPTIONS = {
         " in which the decision agrees with the oracle, Active being adopt and every other action reject."
     ),
     "gate_grid_figure": (
-        "Decision accuracy in per cent with C_final = C·(g_a + g_b·α), thresholds fitted anew in each cell, as a mean"
-        " over bootstrap resamples. Outlined: the paper's setting, and C alone. Hatched: no gate, its value being 0."
+        "Decision accuracy in per cent with C_final = C·(g_a + g_b·α), thresholds fitted anew in each cell for C_final"
+        " over g_a + g_b, so that only the ratio g_a : g_b matters; beneath, its standard deviation over bootstrap"
+        " resamples. Outlined: the paper's setting, and C alone. A best cell is chosen on these answers. Colours"
+        " span at least two such deviations either way. Hatched: no gate, its value being 0."
     ),
     "abstention_map": (
         "Share of retrievals with A ≥ 0.70 that the paper's gate answers with Opt-Out, by M and R, and how many there"
@@ -347,11 +347,15 @@ def gate_grid_figure(grid: GateGrid | None) -> Figure:
         return drawn
     accuracy = 100 * grid.accuracy
     rows, columns = accuracy.shape  # g_a down, g_b along; drawn the other way round
-    drawn = Figure(figsize=(max(3.6, 1.7 + 0.36 * rows), max(2.8, 1.5 + 0.32 * columns)), layout="constrained")
+    drawn = Figure(figsize=(max(3.9, 1.7 + 0.38 * rows), max(2.8, 1.5 + 0.34 * columns)), layout="constrained")
     axes = drawn.add_subplot()
-    known = accuracy.compressed()
-    limits = (float(known.min()), float(known.max())) if known.size else (0.0, 100.0)
-    texts = [["" if v is None else f"{v:.1f}" for v in row] for row in accuracy.T.tolist()]
+    low, high = float(accuracy.min()), float(accuracy.max())
+    half = max((high - low) / 2, 200 * float(grid.std.max()))  # lest chance look like structure
+    limits = ((low + high) / 2 - half, (low + high) / 2 + half)
+    texts = [
+        ["" if v is None else f"{v:.1f}\n±{100 * std:.1f}" for v, std in zip(*row, strict=True)]
+        for row in zip(accuracy.T.tolist(), grid.std.T.tolist(), strict=True)
+    ]
     image = _draw_cells(axes, accuracy.T.filled(np.nan), texts, "cividis", limits, fontsize=5.5)
     axes.set_xticks(range(rows), [f"{value:g}" for value in np.round(grid.constants, 6)])
     axes.set_yticks(range(columns), [f"{value:g}" for value in np.round(grid.coefficients, 6)])

@@ -12,12 +12,13 @@ import numpy as np
 
 from mdl_torch.analysis.accuracy import actions_of
 from mdl_torch.analysis.complementarity import held, restricted
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.evaluation.results import Rate, rate
 from mdl_torch.evaluation.scoring import Outcome
 from mdl_torch.evaluation.statistics import paired_difference
 from mdl_torch.evaluation.tables import Cell, Table
 from mdl_torch.outputs import Action
-from mdl_torch.risk import HIGH_RISK, RISK_TOLERANCE
+from mdl_torch.risk import HIGH_RISK, reaches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from mdl_torch.analysis.complementarity import Restricted
     from mdl_torch.analysis.samples import Samples
     from mdl_torch.analysis.study import Study
+    from mdl_torch.calibration import Calibration
+    from mdl_torch.layer import MemoryDecisionLayer
 
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
@@ -38,6 +41,9 @@ LOW_RELEVANCE = 0.4
 
 HIGH_RELEVANCE = 0.7
 """From it on the paper's relevance is high."""
+
+ACTION_NAMES = {Action.ACTIVE: "Active", Action.SUPP: "Supp", Action.SILENT: "Silent", Action.OPT_OUT: "Opt-Out"}
+"""Actions as the paper calls them."""
 
 MEDICAL = ("health", "medical")
 """Topics that are taken to be the paper's medical domain."""
@@ -88,25 +94,52 @@ def low_relevance_table(study: Study) -> Table:
         "M turns Opt-Out to Active",
         "Opt-Out in the run",
     )
-    samples, split = study.samples, study.split
-    if "paper" not in study.layers or not len(split) or not len(samples):
-        reason = "The run has no calibration split to fit thresholds on, no `paper` gate, or no labelled answers."
+    samples, layer = study.samples, study.layers.get("paper")
+    calibration = None if layer is None else layer.calibration
+    if layer is None or calibration is None or not calibration.signals or not len(samples):
+        reason = "The run has no `paper` gate with a calibration that keeps its signals, or no labelled answers."
         return Table("low_relevance", title, columns, (), reason)
-    controllers = [restricted(split, kept, study.layers["paper"]) for kept in ((0, 1, 2), (1, 2))]
-    if None in controllers:
-        return Table("low_relevance", title, columns, (), "Without M, the calibration split leaves no range to fit.")
-    full, without = (_actions(controller, samples.signals) for controller in controllers if controller)
+    ordinary = fmean(relevance for relevance, _, _ in calibration.signals)
     low = samples.signals[:, 0] < LOW_RELEVANCE
+    full = actions_of(layer, samples.signals)
+    without = actions_of(layer, held(samples.signals, (1, 2), (ordinary, 0.0, 0.0)))
     rows = [
         _abstentions(name, samples.where(mask), full[mask], without[mask])
         for name, mask in ((f"M < {LOW_RELEVANCE}", low), (f"M ≥ {LOW_RELEVANCE}", ~low))
     ]
+    fitted = _fitted_anew(study, layer) if low.any() else None
+    if fitted is not None:
+        name = f"M < {LOW_RELEVANCE}, both fitted anew"
+        rows.append(_abstentions(name, samples.where(low), *(actions[low] for actions in fitted)))
     paper: tuple[Cell, ...] = ("the paper, M < 0.4", 45, None, 0.4, 0.2, None, 9, None, None)
-    return Table("low_relevance", title, columns, (*rows, paper), _low_note(study, split, int(low.sum())))
+    note = _low_note(study, calibration, ordinary, int(low.sum()))
+    if fitted is not None:
+        note += f" {FITTED_NOTE}"
+    return Table("low_relevance", title, columns, (*rows, paper), note)
+
+
+FITTED_NOTE = (
+    "“Both fitted anew”: range and thresholds of M+R+A and of R+A are each fitted on the calibration split, where R+A"
+    " has M at its mean, too."
+)
+
+
+def _fitted_anew(study: Study, layer: MemoryDecisionLayer) -> tuple[Actions, Actions] | None:
+    """Actions with and without M of layers fitted on the calibration split; None where it has no ordinary M."""
+    if not len(study.split) or _condition(study) == "off_topic":
+        return None
+    with_m, without_m = (restricted(study.split, kept, layer) for kept in ((0, 1, 2), (1, 2)))
+    if with_m is None or without_m is None:
+        return None
+    return _actions(with_m, study.samples.signals), _actions(without_m, study.samples.signals)
 
 
 def _actions(controller: Restricted, signals: Floats) -> Actions:
     return actions_of(controller.layer, held(signals, controller.kept, controller.neutral))
+
+
+def _condition(study: Study) -> str:
+    return str(study.run.description["experiment"].get("condition", "paper"))
 
 
 def _abstentions(name: str, samples: Samples, full: Actions, without: Actions) -> tuple[Cell, ...]:
@@ -126,15 +159,19 @@ def _abstentions(name: str, samples: Samples, full: Actions, without: Actions) -
     )
 
 
-def _low_note(study: Study, split: Samples, n: int) -> str:
-    condition = study.run.description.get("condition", "paper")
+def _low_note(study: Study, calibration: Calibration, ordinary: float, n: int) -> str:
+    condition = _condition(study)
     note = (
-        "Of the pooled answers of B1, B2 and B3. R+A: M is replaced by its mean on the calibration split"
-        f" ({float(split.signals[:, 0].mean()):.3f}), and both controllers are calibrated on that split. Actions are"
-        " those of the equations; in the run, the gate also keeps memories out of which none is relevant."
+        "Of the pooled answers of B1, B2 and B3. M+R+A: the run's calibrated gate. R+A: the same with M held at"
+        f" {ordinary:.3f}, the mean of the {calibration.samples} retrievals that its calibration ({calibration.label})"
+        " was fitted on; nothing is fitted anew. Actions are those of the equations; in the run, the gate also keeps"
+        " memories out of which none is relevant."
     )
     if condition == "off_topic":
-        return f"{note} The stores are of the off_topic condition: about other questions, on purpose."
+        note += " The stores are of the off_topic condition: about other questions, on purpose."
+        if study.run.description["experiment"]["calibration"] == "fit":
+            note += " So are those of the calibration, whose mean is no ordinary M: give it one of the paper condition."
+        return note
     few = "no record has" if not n else f"only {n} records have" if n < 30 else f"{n} records have"
     return f"{note} In the {condition} condition {few} M < {LOW_RELEVANCE}; runs in the off_topic condition have more."
 
@@ -146,7 +183,7 @@ def high_stakes_table(study: Study) -> Table:
     """Accuracy, abstention and hallucination at high risk and high relevance, and around it (Section 6)."""
     columns = ("records", "n", "questions", "decision accuracy", "Active", "Opt-Out", "hallucination B2", "B3")
     samples, topics = study.samples, topics_of(study.run.records)
-    high = samples.signals[:, 2] >= HIGH_RISK - RISK_TOLERANCE
+    high = np.array([reaches(risk, HIGH_RISK) for risk in samples.signals[:, 2].tolist()], np.bool_)
     relevant = samples.signals[:, 0] >= HIGH_RELEVANCE
     of = [
         category or topics.get(asked, "") for category, asked in zip(samples.categories, samples.questions, strict=True)
@@ -165,7 +202,7 @@ def high_stakes_table(study: Study) -> Table:
         "Of the pooled answers of B1, B2 and B3. A decision is right if it is Active where the oracle of Section 5.3"
         " says adopt, and any other action where it says reject. Medical: of the category Health, or of risk by a"
         " keyword of health; the paper does not say how it chose. Empty outputs are left out. In brackets: 95%"
-        " intervals."
+        f" intervals. {FAVOURED}"
     )
     if not len(samples):
         rows, note = [], "The run has no labelled answers of B1, B2 or B3."
@@ -211,7 +248,7 @@ def _told_from(rule: str) -> str:
 
 def category_table(study: Study) -> Table:
     """Questions, risk, actions and rates of each category, the largest first."""
-    columns = ("category", "questions", "answers", "A", *(_word(action) for action in Action))
+    columns = ("category", "questions", "answers", "A", *(ACTION_NAMES[action] for action in Action))
     columns = (*columns, "hallucination B1", "B2", "B3", "abstention B3")
     records = study.run.records
     topics = topics_of(records)
@@ -266,7 +303,7 @@ def residual_table(study: Study) -> Table:
         found = [[scored[name][slot] for slot in slots if slot in scored[name]] for name in ("b3", "b1", "b2")]
         rates = [_outcomes(group, Outcome.HALLUCINATION) for group in found]
         paper = 0.08 if action is Action.ACTIVE else None
-        rows.append(("all" if action is None else _word(action), len(slots), share, *rates, paper))
+        rows.append(("all" if action is None else ACTION_NAMES[action], len(slots), share, *rates, paper))
     note = (
         "Answers of B3 by the action its gate took; beside them those of B1 and B2 to the same questions at the same"
         " seeds. Under Active B3 has B2's prompt, under Silent B1's; Opt-Out says nothing that could be false. Rates"
@@ -287,13 +324,3 @@ def _outcomes(records: Sequence[Record], outcome: Outcome) -> Rate:
 
 def _share(mask: Bools | Sequence[bool], questions: Sequence[str]) -> Rate:
     return rate([float(value) for value in mask], [1.0] * len(questions), questions)
-
-
-def _word(action: Action) -> str:
-    """As the paper writes it.
-
-    Example:
-        >>> [_word(action) for action in Action]
-        ['Active', 'Supp', 'Silent', 'Opt-Out']
-    """
-    return action.label.replace("_", "-").title()

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mdl_torch.analysis.gating import bootstrapped, drawn
 from mdl_torch.evaluation.oracle import signals_of
 from mdl_torch.evaluation.report import name_of
 from mdl_torch.evaluation.results import REFERENCES, Rate, rate
 from mdl_torch.evaluation.scoring import Outcome
+from mdl_torch.evaluation.statistics import bootstrapped, drawn
 from mdl_torch.evaluation.systems import SYSTEMS
 from mdl_torch.evaluation.tables import Cell, Table
 
@@ -312,10 +312,11 @@ def area_table(study: Study) -> Table:
 AREA_NOTE = (
     "What if the system answered only where its score is highest, with memories in the prompt? Answers of B2 (without"
     " abstentions and empty outputs), ordered by the score: C_final of systems with a gate, P(adopt) of learned ones,"
-    " and signals alone. Risk is the share of hallucinations among the k most trusted of n, ties in expected order;"
-    " AURC its mean over k = 1 … n: lower is better. The random order's is the risk of answering all; excess is over"
-    " the best order. P(adopt) was learned from labels that also say how B1 fares, which no answer of B2 shows."
-    " In brackets: 95% intervals of a bootstrap over questions; of a difference, on the same resamples."
+    " and signals alone. C_final ranks a retrieval even where the gate's guard, finding nothing relevant, overrode the"
+    " equations to Silent or Opt-Out. Risk is the share of hallucinations among the k most trusted of n, ties in"
+    " expected order; AURC its mean over k = 1 … n: lower is better. The random order's is the risk of answering all;"
+    " excess is over the best order. P(adopt) was learned from labels that also say how B1 fares, which no answer of B2"
+    " shows. In brackets: 95% intervals of a bootstrap over questions; of a difference, on the same resamples."
 )
 
 

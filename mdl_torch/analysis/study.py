@@ -48,6 +48,10 @@ class Study:
         """
         run = read_run(folder)
         fitted = run.description["experiment"]["calibration"] == "fit"
+        if fitted and not run.description.get("calibration_keys"):
+            raise ValueError(
+                f"{run.folder / 'experiment.json'} must hold calibration_keys, as its calibration was fitted"
+            )
         split = calibration_records(folder) if run.description.get("calibration_keys") else []
         return cls(
             run=run,
@@ -61,8 +65,11 @@ class Study:
 def _layer(run: Run, name: str, *, fitted: bool) -> MemoryDecisionLayer:
     """A gate's layer as it was in the run."""
     layer, given = MemoryDecisionLayer.from_preset(name), run.description["experiment"]["calibration"]
-    if fitted:
-        layer = layer.calibrated(Calibration.load(run.folder / f"calibration-{name}-{run.description['label']}.json"))
+    kept = run.folder / f"calibration-{name}-{run.description['label']}.json"
+    if fitted or (name == "paper" and kept.is_file()):
+        if not kept.is_file():
+            raise FileNotFoundError(f"{kept.name} is gone from {run.folder}: run mdl evaluate again, which writes it")
+        layer = layer.calibrated(Calibration.load(kept))
     elif name == "paper":
         layer = layer.calibrated(Calibration.reference() if given == "reference" else Calibration.load(given))
     if layer.digest() != run.description["gates"][name]["layer"]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from mdl_torch.analysis.samples import FAVOURED
 from mdl_torch.evaluation.controllers import CONTROLLERS
 from mdl_torch.evaluation.fitting import refit
 from mdl_torch.evaluation.results import rate
@@ -45,6 +46,10 @@ _NAMES = {
     "rule": "rule M ≥ t, A < 0.7",
     **{name: f"MDL `{name}`" for name in GEOMETRIC},
 }
+
+
+class NoRangeError(ValueError):
+    """The labelled signals leave a preset no range: their norms are all the same."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +130,8 @@ def predict(name: str, signals: Floats, adopt: Bools, unseen: Floats) -> Predict
         unseen: M, R and A of the others, ``(m, 3)``.
 
     Raises:
-        ValueError: A preset finds no range in the labelled signals, since all norms are the same, or signals are not
-            in [0, 1].
+        NoRangeError: A preset finds no range in the labelled signals.
+        ValueError: Signals are not in [0, 1].
         ImportError: A learned controller's library is not installed.
 
     Example:
@@ -137,7 +142,7 @@ def predict(name: str, signals: Floats, adopt: Bools, unseen: Floats) -> Predict
     if name in CONTROLLERS:
         learned = CONTROLLERS[name]().fit(signals, adopt)
         return Predicted(learned.adopts(unseen), learned.probability(unseen))
-    layer = refit(MemoryDecisionLayer.from_preset(name), signals, adopt)
+    layer = _refitted(name, signals, adopt)
     rows = torch.as_tensor(unseen, dtype=torch.float64)
     return Predicted(layer(*rows.unbind(-1)).action.numpy() == Action.ACTIVE, None)
 
@@ -185,8 +190,17 @@ def parameters(name: str, signals: Floats, adopt: Bools) -> int:
     """
     if name in CONTROLLERS:
         return CONTROLLERS[name]().fit(signals, adopt).parameters
-    fitted = refit(MemoryDecisionLayer.from_preset(name), signals, adopt)
+    fitted = _refitted(name, signals, adopt)
     return 1 if fitted.config.norm_range is None else 3
+
+
+def _refitted(name: str, signals: Floats, adopt: Bools) -> MemoryDecisionLayer:
+    try:
+        return refit(MemoryDecisionLayer.from_preset(name), signals, adopt)
+    except ValueError as error:
+        if str(error).startswith("norms must"):  # of `fit_norm_range`, which has no error of its own for it
+            raise NoRangeError(str(error)) from error
+        raise
 
 
 @dataclass(frozen=True)
@@ -215,7 +229,7 @@ def validate(samples: Samples, *, count: int = FOLDS, seed: int = 0) -> tuple[li
         seed: Of the folds.
 
     Returns:
-        Controllers, and of those that could not be fitted on some fold the reason.
+        Controllers, and of those that could not be fitted the reason: a fold leaves no range, a library is missing.
 
     Raises:
         ValueError: There are fewer questions than folds.
@@ -240,25 +254,38 @@ def validate(samples: Samples, *, count: int = FOLDS, seed: int = 0) -> tuple[li
                     parameters(name, samples.signals, samples.adopt),
                 )
             )
-        except (ValueError, ImportError) as error:  # all norms of a fold alike; a library that is not installed
+        except (NoRangeError, ImportError) as error:
             failed[name] = str(error)
     return done, failed
 
 
-def supervised_table(study: Study) -> Table:
-    """Table 7(b): supervised and geometric controllers, cross-validated on the pooled oracle.
+def supervised_tables(study: Study) -> tuple[Table, Table]:
+    """Table 7(b): supervised and geometric controllers, cross-validated on the oracle's labels.
 
     Args:
         study: Of a run.
+
+    Returns:
+        Over the answers that the paper pools, and over those of B1 and B2 alone, whose labels no controller had a part
+        in: fitted on those, and tested on those.
     """
-    samples = study.samples
+    title = "Supervised and geometric controllers, cross-validated (Table 7b)"
+    alone = "Supervised and geometric controllers, cross-validated on the answers of B1 and B2 alone"
+    return (
+        _table("supervised", title, study.samples, "B1, B2 and B3", FAVOURED),
+        _table("supervised_b1_b2", alone, study.samples.of("b1", "b2"), "B1 and B2"),
+    )
+
+
+def _table(name: str, title: str, samples: Samples, whose: str, remark: str = "") -> Table:
+    """All controllers on these answers; the remark is the last of the note."""
     questions = samples.questions.tolist()
     asked = len(set(questions))
     count = min(FOLDS, asked)
     rows: list[tuple[Cell, ...]] = []
     if count < 2:
         note = f"Cross-validation by question needs two questions with labelled answers; there are {asked}."
-        return Table("supervised", _TITLE, _COLUMNS, (), note)
+        return Table(name, title, _COLUMNS, (), f"{note} {remark}".rstrip())
     done, failed = validate(samples, count=count)
     hits = {each.name: _hits(each.grouped, samples) for each in done}
     reference = hits.get(GEOMETRIC[0])
@@ -280,10 +307,8 @@ def supervised_table(study: Study) -> Table:
                 numbers,
             )
         )
-    return Table("supervised", _TITLE, _COLUMNS, tuple(rows), _note(samples, count, failed))
+    return Table(name, title, _COLUMNS, tuple(rows), f"{_note(samples, whose, count, failed)} {remark}".rstrip())
 
-
-_TITLE = "Supervised and geometric controllers, cross-validated (Table 7b)"
 
 _COLUMNS = (
     "controller",
@@ -303,10 +328,10 @@ def _hits(predicted: Predicted, samples: Samples) -> list[float]:
     return [float(right) for right in predicted.adopt == samples.adopt]
 
 
-def _note(samples: Samples, count: int, failed: dict[str, str]) -> str:
+def _note(samples: Samples, whose: str, count: int, failed: dict[str, str]) -> str:
     asked = len(set(samples.questions.tolist()))
     parts = [
-        f"{len(samples)} labelled answers of B1, B2 and B3 to {asked} questions; the oracle says adopt of"
+        f"{len(samples)} labelled answers of {whose} to {asked} questions; the oracle says adopt of"
         f" {samples.adopt.mean():.1%}. {count} folds, dealt at random with a fixed seed (as GroupKFold does when it"
         " shuffles); each row is decided by a controller that was fitted on the other folds, the thresholds of MDL, and"
         " the range of `paper`, among the rest. Active is adopt, all other actions are reject; intervals are by"
@@ -317,7 +342,7 @@ def _note(samples: Samples, count: int, failed: dict[str, str]) -> str:
         " helps where seeds agree and hurts where B1 and B2 are labelled the other way round.",
         "Log-loss is in nats; MDL gives no probability. Parameters are the numbers fitted on all rows: of MDL θ0, and"
         " n_min and n_max where the range is fitted (the ranges of `certified` and `ensemble` are exact); the paper"
-        " counts 0, and its own MDL was calibrated on a separate split and not cross-validated.",
+        " counts 0, pools B1, B2 and B3, and calibrated its MDL on a separate split, not by cross-validation.",
     ]
     if samples.adopt.all() or not samples.adopt.any():
         parts.append("All labels are the same: the learned controllers are constant.")

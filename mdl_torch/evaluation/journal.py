@@ -14,6 +14,12 @@ if TYPE_CHECKING:
     from io import BufferedWriter
     from types import TracebackType
 
+ANSWER_FIELDS = (
+    *("key", "system", "seed", "question_id", "revision", "condition", "model", "sampling", "gate", "decision"),
+    *("answer", "injected", "calls", "prompt_tokens", "completion_tokens", "seconds", "outcome"),
+)
+"""What the record of an answer holds at least: a line without is damaged."""
+
 
 class DirectoryInUseError(OSError):
     """Another process is writing in this directory."""

@@ -5,6 +5,7 @@ Every table is made once, of numbers; what shows it decides how they look.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from pathlib import Path
@@ -127,6 +128,11 @@ def notes(summary: Summary) -> list[str]:
         found.append(
             f"The sample was drawn to hold at least {summary.at_top_risk} questions at A = 0.85, if the data has them:"
             " overall and risk-weighted rates are those of this sample, not of the data set."
+        )
+    if summary.foreign and summary.answers < summary.expected:
+        found.append(
+            f"{summary.foreign} records of the folder are of another experiment (another gate, wording, fit or"
+            " sample) or of the calibration split, and are not counted."
         )
     if summary.duplicates:
         found.append(f"{summary.duplicates} records say again what others say, and are counted once.")
@@ -430,7 +436,7 @@ def _provenance(summary: Summary) -> str:
     lines += [f"{name}: {value}" for name, value in environment.items() if value]
     packages = summary.environment.get("packages", {})
     lines += [f"packages: {', '.join(f'{name} {version}' for name, version in packages.items())}"] if packages else []
-    return "## Provenance\n\n" + "".join(f"- {line}\n" for line in lines)
+    return "## Provenance\n\n" + "".join(f"- {html.escape(line, quote=False)}\n" for line in lines)
 
 
 def _title(summary: Summary) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mdl_torch.data import read_text
+from mdl_torch.evaluation.journal import ANSWER_FIELDS
 from mdl_torch.evaluation.oracle import oracle_action
 from mdl_torch.evaluation.scoring import Outcome
 from mdl_torch.evaluation.splits import TOP_RISK
@@ -55,11 +56,6 @@ REFERENCES = ("b1", "b2")
 
 MEASURES = (*GROUPS, "risk_weighted", "abstention", "correct")
 """Rates that have one number: hallucination in each group, and over all answers the rest."""
-
-NEEDED = ("key", "system", "seed", "question_id", "revision", "condition", "model", "sampling", "gate", "decision",
-          "answer", "injected", "calls", "prompt_tokens", "completion_tokens", "seconds", "outcome")  # fmt: skip
-"""What a record must hold to be counted."""
-
 
 # ------------------------------------------------------------------------------------------------------- the records
 
@@ -190,16 +186,32 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     order = {name: place for place, name in enumerate(given["systems"])}
     places = {question: place for place, question in enumerate(description["evaluated_questions"])}
     records = sorted(chosen.values(), key=lambda r: (order[r["system"]], places[r["question_id"]], r["seed"]))
-    environment = path / "environment.json"
     return Run(
         folder=path,
         description=description,
-        environment=json.loads(environment.read_text("utf-8")) if environment.is_file() else {},
+        environment=_environment(path / "environment.json"),
         records=tuple(records),
         duplicates=len(own) - len(chosen),
         foreign=len(lines) - len(own),
         damaged=damaged,
     )
+
+
+def _environment(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} must hold an object, got {type(found).__name__}")
+    return found
+
+
+_OF_AN_EXPERIMENT = (
+    "data", "model", "systems", "seeds", "sampling", "condition", "store_seed", "calibration", "at_top_risk",
+)  # fmt: skip
 
 
 def _description(path: Path) -> dict[str, Any]:
@@ -214,6 +226,13 @@ def _description(path: Path) -> dict[str, Any]:
     missing = [name for name in needed if not isinstance(found, dict) or name not in found]
     if missing:
         raise ValueError(f"{path / 'experiment.json'} must hold {', '.join(missing)}")
+    given = found["experiment"]
+    missing = [name for name in _OF_AN_EXPERIMENT if not isinstance(given, dict) or name not in given]
+    if missing or not isinstance(found["gates"], dict) or "paper" not in found["gates"]:
+        raise ValueError(
+            f"{path / 'experiment.json'} must hold gates, that of the paper among them, and an experiment with "
+            f"{', '.join(missing or _OF_AN_EXPERIMENT)}"
+        )
     return dict(found)
 
 
@@ -222,14 +241,29 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     damaged = 0
     for line in path.read_bytes().splitlines():
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError):
             record = None
-        if isinstance(record, dict) and all(name in record for name in NEEDED):
+        if isinstance(record, dict) and _is_whole(record):
             whole.append(record)
         elif line.strip():
             damaged += 1
     return whole, damaged
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"a record must be JSON, got {constant}")
+
+
+def _is_whole(record: Record) -> bool:
+    decision, outcome = record.get("decision"), record.get("outcome")
+    return (
+        all(name in record for name in ANSWER_FIELDS)
+        and isinstance(decision, dict)
+        and {"action", "relevance", "reliability", "risk"} <= decision.keys()
+        and isinstance(record.get("notes", {}), dict)
+        and (outcome is None or outcome in [one.label for one in Outcome])
+    )
 
 
 def _belongs(record: Record, description: Mapping[str, Any]) -> bool:
@@ -245,7 +279,7 @@ def _belongs(record: Record, description: Mapping[str, Any]) -> bool:
         and record["model"] == description["backend"]
         and record["sampling"] == given["sampling"]
         and record["gate"] == description["gates"][gate]
-        and record.get("identity", "") == description.get("identities", {}).get(system, "")
+        and record.get("identity", "") == (description.get("identities") or {}).get(system, "")
         and record.get("wording", description.get("wording")) == description.get("wording")
         and record.get("scorer", description["scorer"]) == description["scorer"]
         and record.get("store_seed", given["store_seed"]) == given["store_seed"]

@@ -26,7 +26,7 @@ from mdl_torch.errors import CalibrationMismatchError
 from mdl_torch.evaluation.agreement import Comparer
 from mdl_torch.evaluation.environment import environment
 from mdl_torch.evaluation.fitting import fit_calibration
-from mdl_torch.evaluation.journal import DirectoryLock, Journal
+from mdl_torch.evaluation.journal import ANSWER_FIELDS, DirectoryLock, Journal
 from mdl_torch.evaluation.judge import JudgeScorer
 from mdl_torch.evaluation.oracle import oracle_action
 from mdl_torch.evaluation.questions import Question, load_questions
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from mdl_torch.evaluation.experiment import Experiment
     from mdl_torch.records import DecisionRecord
+    from mdl_torch.risk import RiskPolicy
 
 PAPER = "paper"
 """The gate whose signals stand in the records of systems without one of their own."""
@@ -127,7 +128,7 @@ _LASTING = (ValueError, FloatingPointError)
 class _Files:
     NEEDED: ClassVar[dict[str, tuple[str, ...]]] = {
         "completions": ("key", *_REQUIRED),
-        "answers": ("key", "question_id", "system", "outcome"),
+        "answers": (*ANSWER_FIELDS, "identity", "notes"),
         "errors": (),
     }
 
@@ -209,14 +210,7 @@ class _Run:
         systems = [SYSTEMS[name]() for name in experiment.systems]
         used = set(given.provenance.get("questions", ())) if given and self._is_of_this_data(given) else set()
         learning = given is None or any(system.learns for system in systems)
-        split = split_questions(
-            [question for question in data.questions if question.id not in used],
-            calibration=experiment.calibration_questions if learning else 0,
-            evaluated=experiment.questions,
-            at_top_risk=experiment.at_top_risk,
-            risk=bare.risk_policy,
-            seed=experiment.split_seed,
-        )
+        split = self._split([q for q in data.questions if q.id not in used], bare.risk_policy, learning=learning)
         outcomes = self._calibration_outcomes(bare, data.questions, split) if learning else []
         gates = self._gates(bare, {system.gate for system in systems if system.gate} | {PAPER}, outcomes, given)
         systems = [system.fit(outcomes) for system in systems]
@@ -228,6 +222,24 @@ class _Run:
         self._answer(jobs, "answering")
         have = len(expected & self.answered)
         return Progress(have, len(expected), have - before, len(expected) - have)
+
+    def _split(self, questions: Sequence[Question], risk: RiskPolicy, *, learning: bool) -> Split:
+        """The calibration split, if anything is fitted, and the evaluated questions."""
+        experiment = self.experiment
+        aside = experiment.calibration_questions if learning else 0
+        if aside >= len(questions) or (experiment.questions or 1) > len(questions) - aside:
+            raise ValueError(
+                f"questions and calibration_questions must be no more than the {len(questions)} questions of "
+                f"{experiment.data} together, got {experiment.questions or 'the rest'} and {aside}"
+            )
+        return split_questions(
+            questions,
+            calibration=aside,
+            evaluated=experiment.questions,
+            at_top_risk=experiment.at_top_risk,
+            risk=risk,
+            seed=experiment.split_seed,
+        )
 
     def _encoder(self) -> dict[str, Any]:
         return {} if self.experiment.encoder is None else {"encoder": self.experiment.encoder}
@@ -241,6 +253,8 @@ class _Run:
             return None
         if given == "reference":
             return Calibration.reference()
+        if not Path(given).is_file():
+            raise FileNotFoundError(f"calibration must be fit, reference or a file, got {given!r}")
         calibration = Calibration.load(given)
         if not self._is_of_this_data(calibration):
             raise CalibrationMismatchError(
@@ -281,6 +295,7 @@ class _Run:
                 fitted.save(self.path / f"calibration-{name}-{experiment.label}.json")
                 layers[name] = layer.calibrated(fitted)
         else:
+            given.save(self.path / f"calibration-{PAPER}-{experiment.label}.json")  # wherever it is from, it is here
             layers[PAPER] = layers[PAPER].calibrated(given)
         return {
             name: MemoryGate(
