@@ -116,6 +116,29 @@ def test_what_cannot_be_asked(capfd, folder, options, message):
     assert message in err
 
 
+def test_names_may_stand_without_brackets(capfd, folder, tmp_path):
+    status, _, _ = mdl(
+        capfd, "report", str(folder), "--only", "table7a,accuracy", "-o", str(tmp_path), "--figures", "false"
+    )
+    assert status == 0
+    assert (tmp_path / "accuracy-table7a.md").is_file()
+
+
+def test_an_output_that_is_no_folder_is_said_at_once(capfd, folder, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for value, message in ((str(tmp_path / "file"), "--output must be a folder"), ("", "--output must name a folder")):
+        status, _, err = mdl(capfd, "report", str(folder), "--only", "accuracy", "-o", value)
+        assert status != 0
+        assert message in err
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_run_given_twice_is_refused(capfd, folder):
+    status, _, err = mdl(capfd, "report", str(folder), f"{folder}/", "--only", "accuracy")
+    assert status != 0
+    assert "runs must be folders, each once" in err
+
+
 def test_the_help_names_every_analysis(capfd):
     _, out, _ = mdl(capfd, "report", "--help")
     assert set(ANALYSES) <= set(out.replace(",", " ").split())

@@ -663,3 +663,41 @@ def test_a_run_of_many_rounds_that_was_cut_anywhere_ends_as_one_that_was_not(dat
     run(this, tmp_path / "run", Moody())
     first, second = (sorted(records(tmp_path / name), key=lambda r: r["key"]) for name in ("run", "whole"))
     assert first == second
+
+
+def test_answers_that_no_report_would_count_are_given_again(data, tmp_path):
+    """A record without a field that a report needs is no answer: the next run makes it anew, and asks nothing."""
+    this = experiment(data, systems=("b1", "b2"), calibration="reference")
+    run(this, tmp_path / "run", Echo())
+    path = tmp_path / "run" / "answers.jsonl"
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for line, field in zip(lines, ("calls", "decision", "identity"), strict=False):
+        del line[field]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    again = Echo()
+    with pytest.warns(RuntimeWarning, match="3 damaged lines were put aside"):
+        done = run(this, tmp_path / "run", again)
+    assert (done.new, done.complete, again.asked) == (3, True, [])
+    assert len(read_run(tmp_path / "run").records) == 20
+
+
+def test_a_given_calibration_stays_with_the_run(data, tmp_path, monkeypatch):
+    """It can be read from the run's folder, wherever it was."""
+    from mdl_torch.analysis.study import Study
+
+    first = experiment(data)
+    run(first, tmp_path / "first", Echo())
+    (tmp_path / "given").mkdir()
+    path = tmp_path / "given" / "mine.json"
+    path.write_bytes((tmp_path / "first" / f"calibration-paper-{first.label}.json").read_bytes())
+    monkeypatch.chdir(tmp_path / "given")
+    run(experiment(data, calibration="mine.json", questions=16), tmp_path / "second", Echo())
+    path.unlink()
+    monkeypatch.chdir(tmp_path)
+    layer = Study.of(tmp_path / "second").layers["paper"]
+    assert layer.digest() == Study.of(tmp_path / "first").layers["paper"].digest()
+
+
+def test_too_many_questions_are_named_as_the_user_names_them(data, tmp_path):
+    with pytest.raises(ValueError, match=r"questions and calibration_questions must be no more than the 24 questions"):
+        run(experiment(data, calibration_questions=80, questions=None), tmp_path / "run", Echo())

@@ -121,7 +121,7 @@ def t_in_words(test: PairedT | None) -> str | None:
 
     Example:
         >>> t_in_words(PairedT(-0.1, -2.5, 0.0148, -0.3, 70))
-        't(69) = -2.50, p = 0.016'
+        't(69) = -2.50, p = 0.015'
     """
     if test is None:
         return None
