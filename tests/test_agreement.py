@@ -74,7 +74,8 @@ def test_cosines_are_those_of_the_encoder_in_double_precision(compare, encoder):
     np.testing.assert_allclose(found, units @ units.T, atol=1e-14)  # float32 would be 1e-7 off
     np.testing.assert_array_equal(found, found.T)
     assert (np.diagonal(found) == 1).all()
-    assert found[0, 4] == found[0, 5] == 1  # the same text, and another of the same embedding: MiniLM ignores case
+    assert found[0, 4] == 1  # the same text
+    assert found[0, 5] == pytest.approx(1, abs=1e-6)  # MiniLM ignores case, but may have met the texts in other batches
     np.testing.assert_array_equal(found[0], found[4])
     assert found[0, 2] < 0.3 < 0.8 < found[0, 1] < 1
 
