@@ -680,7 +680,7 @@ def _report_options(parser: ArgumentParser) -> None:
     parser.add_argument("--only", type=list[str] | str | None, default=None, metavar="NAME,...", help=only)
     runs = "how often --all and table8 time each stage, slow ones fewer times; 100,000 times if null"
     parser.add_argument("--latency_runs", type=PositiveInt | None, default=None, help=runs)
-    cases = "the case study alone, of these questions, or of [] picked ones"
+    cases = "the case study, of questions by their question_id in answers.jsonl, or picked ones: '[]'"
     parser.add_argument("--cases", type=list[str | int] | str | None, default=None, metavar="ID,...", help=cases)
 
 

@@ -278,7 +278,11 @@ def _asked(study: Study, slots: Mapping[Slot, object], chosen: Sequence[str]) ->
         raise ValueError(f"chosen must be ids of questions, got {chosen!r}")
     ids = list(dict.fromkeys(chosen))
     if unknown := [one for one in ids if one not in study.run.questions]:
-        raise ValueError(f"cases must be ids of evaluated questions of the run, got {', '.join(map(repr, unknown))}")
+        known = study.run.questions[0] if study.run.questions else "none"
+        raise ValueError(
+            f"cases must be ids of evaluated questions of the run, such as {known!r} (question_id in answers.jsonl), got "
+            + ", ".join(map(repr, unknown))
+        )
     first: dict[str, Slot] = {}
     for slot in slots:
         first.setdefault(slot[0], slot)

@@ -31,7 +31,8 @@ class Experiment:
         calibration: ``fit`` on a split of the data, ``reference``, or a calibration file for the paper's gate. Gates of
             other presets are fitted too, or keep their defaults.
         calibration_questions: Size of the split that calibrations and supervised controllers are fitted on, disjoint
-            from the evaluated questions. Where nothing is fitted none is set aside, and other questions are evaluated.
+            from the evaluated questions. With a given calibration and no system that learns, none is set aside, and
+            other questions are evaluated.
         at_top_risk: At least so many of the evaluated questions have the risk 0.85, if the data has them.
         split_seed: Of the choice of questions.
         store_seed: Of distractors and of the order of memories.

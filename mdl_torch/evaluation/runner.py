@@ -230,7 +230,8 @@ class _Run:
         if aside >= len(questions) or (experiment.questions or 1) > len(questions) - aside:
             raise ValueError(
                 f"questions and calibration_questions must be no more than the {len(questions)} questions of "
-                f"{experiment.data} together, got {experiment.questions or 'the rest'} and {aside}"
+                f"{experiment.data} together, got {experiment.questions or 'the rest'} and {aside}; "
+                "with calibration: reference nothing is fitted, unless a system learns"
             )
         return split_questions(
             questions,
