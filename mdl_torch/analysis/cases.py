@@ -280,8 +280,8 @@ def _asked(study: Study, slots: Mapping[Slot, object], chosen: Sequence[str]) ->
     if unknown := [one for one in ids if one not in study.run.questions]:
         known = study.run.questions[0] if study.run.questions else "none"
         raise ValueError(
-            f"cases must be ids of evaluated questions of the run, such as {known!r} (question_id in answers.jsonl), got "
-            + ", ".join(map(repr, unknown))
+            f"cases must be ids of evaluated questions of the run, such as {known!r} (question_id in answers.jsonl), "
+            f"got {', '.join(map(repr, unknown))}"
         )
     first: dict[str, Slot] = {}
     for slot in slots:
