@@ -480,7 +480,7 @@ def _report(options: Namespace) -> int:
         console.print(report_tables(summaries), highlight=False)
         if files:
             console.print(f"wrote {len(files)} files to {target}", highlight=False, markup=False)
-    return FINE if all(len(run.records) == run.expected * len(run.systems) for run in runs) else BAD
+    return FINE if all(run.complete for run in runs) else BAD
 
 
 def _analyse(options: Namespace) -> int:
@@ -489,7 +489,6 @@ def _analyse(options: Namespace) -> int:
     from mdl_torch.analysis.everything import analyse, chosen, write_analyses
     from mdl_torch.analysis.study import Study
     from mdl_torch.evaluation.report import report_tables, write_summaries
-    from mdl_torch.evaluation.results import summarise
     from mdl_torch.figures import style
 
     if options.all and options.only is not None:
@@ -507,10 +506,10 @@ def _analyse(options: Namespace) -> int:
     console, found, complete = _console(), [], True
     for folder, study in zip(options.runs, studies, strict=True):
         run, target = study.run, _made(options.output or Path(folder) / "report")
-        complete &= len(run.records) == run.expected * len(run.systems)
+        complete &= run.complete
         files = [run.to_parquet(Path(folder) / "answers.parquet")] if options.parquet else []
         tables = analyse(study, names, latency_runs=options.latency_runs)
-        summary = summarise(run) if options.all else None
+        summary = study.summary if options.all else None
         files += write_summaries([summary], target, figures=options.figures) if summary else []
         files += write_analyses(study, tables, target, figures=options.figures) if names else []
         if options.cases is not None or options.all:

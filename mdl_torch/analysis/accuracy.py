@@ -277,9 +277,10 @@ def ceiling(
     return float(np.max(counts, axis=0).sum() / len(rows))
 
 
-def share(right: Bools, questions: NDArray[np.str_]) -> Rate:
+def share(right: ArrayLike, questions: ArrayLike) -> Rate:
     """Σ right / n with its interval over questions, ``(n,)`` both."""
-    return rate(right.astype(np.float64).tolist(), [1.0] * len(right), questions.tolist())
+    hits: list[float] = np.asarray(right, np.float64).tolist()
+    return rate(hits, [1.0] * len(hits), np.asarray(questions, np.str_).tolist())
 
 
 def accuracy_table(study: Study) -> Table:

@@ -47,25 +47,22 @@ class Analysis:
 
 def _systems(study: Study) -> Sequence[Table]:
     from mdl_torch.evaluation.report import tables
-    from mdl_torch.evaluation.results import summarise
 
-    return [table for table in tables(summarise(study.run)) if table.name in ("baselines", "hallucination")]
+    return [table for table in tables(study.summary) if table.name in ("baselines", "hallucination")]
 
 
 def _risks(study: Study) -> Sequence[Drawn]:
     from mdl_torch.evaluation.report import risk_figure
-    from mdl_torch.evaluation.results import summarise
 
     caption = "Hallucination by risk, a bar a system with its 95% interval; as lines, how often B3 abstains."
-    return (Drawn("fig3a", caption, risk_figure(summarise(study.run))),)
+    return (Drawn("fig3a", caption, risk_figure(study.summary)),)
 
 
 def _top_risk(study: Study) -> Sequence[Drawn]:
     from mdl_torch.evaluation.report import top_risk_figure
-    from mdl_torch.evaluation.results import summarise
 
     caption = "Hallucination at A = 0.85; `mdl report` of several runs draws them side by side."
-    return (Drawn("fig3b", caption, top_risk_figure([summarise(study.run)])),)
+    return (Drawn("fig3b", caption, top_risk_figure([study.summary])),)
 
 
 def _accuracy(study: Study) -> Sequence[Table]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from mdl_torch.analysis.accuracy import actions_of
+from mdl_torch.analysis.accuracy import actions_of, share
 from mdl_torch.analysis.complementarity import held, restricted
 from mdl_torch.analysis.samples import FAVOURED
-from mdl_torch.evaluation.results import Rate, rate
 from mdl_torch.evaluation.scoring import Outcome
 from mdl_torch.evaluation.statistics import paired_difference
 from mdl_torch.evaluation.tables import Cell, Table
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from mdl_torch.analysis.samples import Samples
     from mdl_torch.analysis.study import Study
     from mdl_torch.calibration import Calibration
+    from mdl_torch.evaluation.results import Rate
     from mdl_torch.layer import MemoryDecisionLayer
 
     Floats = NDArray[np.float64]
@@ -151,11 +151,11 @@ def _abstentions(name: str, samples: Samples, full: Actions, without: Actions) -
         name,
         n,
         len(set(asked)),
-        _share(one, asked),
-        _share(other, asked),
+        share(one, asked),
+        share(other, asked),
         paired_difference(one, other, asked),
         *flips(full, without),
-        _share(samples.actions == Action.OPT_OUT, asked),
+        share(samples.actions == Action.OPT_OUT, asked),
     )
 
 
@@ -217,10 +217,10 @@ def _regime(name: str, samples: Samples) -> tuple[Cell, ...]:
         name,
         len(samples),
         len(set(asked)),
-        _share(active == samples.adopt, asked),
-        _share(active, asked),
-        _share(samples.actions == Action.OPT_OUT, asked),
-        *(_share(rows.hallucinated, rows.questions.tolist()) for rows in of_system),
+        share(active == samples.adopt, asked),
+        share(active, asked),
+        share(samples.actions == Action.OPT_OUT, asked),
+        *(share(rows.hallucinated, rows.questions.tolist()) for rows in of_system),
     )
 
 
@@ -299,11 +299,11 @@ def residual_table(study: Study) -> Table:
     for action in (*Action, None):
         slots = [slot for slot, r in own.items() if action is None or r["decision"]["action"] == action.label]
         chosen = set(slots)
-        share = _share([slot in chosen for slot in own], [question for question, _ in own])
+        taken = share([slot in chosen for slot in own], [question for question, _ in own])
         found = [[scored[name][slot] for slot in slots if slot in scored[name]] for name in ("b3", "b1", "b2")]
         rates = [_outcomes(group, Outcome.HALLUCINATION) for group in found]
         paper = 0.08 if action is Action.ACTIVE else None
-        rows.append(("all" if action is None else ACTION_NAMES[action], len(slots), share, *rates, paper))
+        rows.append(("all" if action is None else ACTION_NAMES[action], len(slots), taken, *rates, paper))
     note = (
         "Answers of B3 by the action its gate took; beside them those of B1 and B2 to the same questions at the same"
         " seeds. Under Active B3 has B2's prompt, under Silent B1's; Opt-Out says nothing that could be false. Rates"
@@ -319,8 +319,4 @@ def _scored(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
 def _outcomes(records: Sequence[Record], outcome: Outcome) -> Rate:
     """Share of one outcome among scored answers."""
     scored = [record for record in records if record["outcome"] is not None]
-    return _share([record["outcome"] == outcome for record in scored], [record["question_id"] for record in scored])
-
-
-def _share(mask: Bools | Sequence[bool], questions: Sequence[str]) -> Rate:
-    return rate([float(value) for value in mask], [1.0] * len(questions), questions)
+    return share([record["outcome"] == outcome for record in scored], [record["question_id"] for record in scored])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -9,7 +10,7 @@ from mdl_torch.analysis.samples import POOLED, Pairs, Samples
 from mdl_torch.calibration import Calibration
 from mdl_torch.config import PRESETS
 from mdl_torch.evaluation.fitting import calibration_records
-from mdl_torch.evaluation.results import Run, read_run
+from mdl_torch.evaluation.results import Run, Summary, read_run, summarise
 from mdl_torch.layer import MemoryDecisionLayer
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ class Study:
     pairs: Pairs
     split: Samples
     layers: dict[str, MemoryDecisionLayer]
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """The run's rates, which bootstraps make slow: computed once."""
+        return summarise(self.run)
 
     @classmethod
     def of(cls, folder: str | os.PathLike[str]) -> Self:

@@ -103,6 +103,11 @@ class Run:
         return len(self.questions) * len(self.seeds)
 
     @property
+    def complete(self) -> bool:
+        """Whether every system has all its answers."""
+        return len(self.records) == self.expected * len(self.systems)
+
+    @property
     def data(self) -> str:
         """Name of the data set."""
         given = self.records[0].get("data") if self.records else None

@@ -583,9 +583,8 @@ def _decision(record: DecisionRecord) -> dict[str, Any]:
 
 def _plain(completion: Completion) -> dict[str, Any]:
     """As it is kept: likelihoods, but not what was read from them or from the text, which is read anew each time."""
-    kept = {name: value for name, value in dataclasses.asdict(completion).items() if name in _REQUIRED or value}
-    kept.pop("choices", None)
-    return kept
+    values = dataclasses.asdict(completion)
+    return {name: value for name, value in values.items() if name in _REQUIRED or (name == "probabilities" and value)}
 
 
 def _read(completion: Completion, request: Request) -> Completion:
